@@ -1,0 +1,179 @@
+"""Typed, frozen settings: what the rest of the program sees of a configuration.
+
+dynaconf reads the layers and never travels past this package. A snapshot is one immutable
+:class:`Settings`; every bound is a field with a default and a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from doorbuster.model import PerBuyer, Sku
+
+__all__ = [
+    "CLOSED",
+    "DEFAULT_MODE",
+    "INHERIT",
+    "Door",
+    "Http",
+    "Keys",
+    "LedgerSettings",
+    "Log",
+    "PluginSettings",
+    "SaleSettings",
+    "Settings",
+    "StageOverlay",
+    "StageSettings",
+    "Workers",
+]
+
+DEFAULT_MODE = "normal"
+"""The mode that ``[pipeline]`` itself describes."""
+
+CLOSED = "closed"
+"""The reserved mode of every sale: no stage runs, every attempt is CLOSED."""
+
+INHERIT = "..."
+"""In a list of gates: the list this overlay inherits."""
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+PositiveSeconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every section: frozen, unknown keys are errors."""
+
+
+class LedgerSettings(_Section):
+    """``[ledger]``: the durable truth of units and intents."""
+
+    url: str = "sqlite:///doorbuster.db"
+    accepts_max: Positive = 8
+    """Accept transactions under way at once; above it attempts are BUSY, so that a degraded
+    mode never melts the database (L14)."""
+    wait_ms: Positive = 2000
+    """Longest wait for the database's write lock before BUSY."""
+
+
+class Keys(_Section):
+    """``[keys]``: the secret behind order numbers and receipts."""
+
+    current: str | None = None
+    """At least 16 characters; absent: made once and kept in the ledger."""
+
+
+class Door(_Section):
+    """``[door]``: how attempts become batches."""
+
+    batch_max: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 256
+    """Attempts per batch: beyond 256 a commit's cost per attempt hardly falls (measured)."""
+    linger_ms: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
+    """Longest wait of a first attempt for company."""
+    inbox_max: Positive = 10_000
+    """Attempts waiting per sale; one more is shed with BUSY at once (S0-40)."""
+    threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    """Batches under way at once per engine."""
+    deadline_ms: Annotated[int, msgspec.Meta(ge=0)] = 2000
+    """An attempt not started by then is answered BUSY; 0: never."""
+    known_max: Annotated[int, msgspec.Meta(ge=0)] = 100_000
+    """Accepted identities answered from memory; about 300 bytes each."""
+    lines_max: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
+    """Lines of one attempt."""
+
+
+class Workers(_Section):
+    """``[workers]``: how accepted attempts become orders, and how the rest is settled."""
+
+    persist_rows: Positive = 2000
+    """Orders written per transaction, at least one whole batch (S0-32 asks for 100)."""
+    persist_wait_ms: Positive = 100
+    """Longest pause before an order is written (S0-32)."""
+    lease_s: PositiveSeconds = 30.0
+    """A claimed batch not settled by then may be claimed by another worker (O4)."""
+    idle_ms: Positive = 50
+    """Pause of an idle role."""
+    hold_age_s: PositiveSeconds = 10.0
+    """Holds older than this and not justified by an intent are given back (protocol.md 4.3)."""
+    settle_max_s: PositiveSeconds = 30.0
+    """Every attempt reaches a final outcome within this time (I7)."""
+    reconcile_s: PositiveSeconds = 60.0
+    """Pause between two reconciles of the role."""
+
+
+class Log(_Section):
+    """``[log]``."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["console", "json"] = "console"
+
+
+class Http(_Section):
+    """``[http]``: the HTTP service."""
+
+    buyer_header: str | None = None
+
+
+class StageSettings(_Section):
+    """``[pipeline]``: which plugin serves each stage."""
+
+    filter: tuple[str, ...] = ()
+    limit: tuple[str, ...] = ()
+    deduct: str = "db-atomic"
+    journal: Literal["ledger", "stream"] = "ledger"
+    enqueue: str = "outbox"
+    persist: str = "orders"
+
+
+class StageOverlay(_Section):
+    """``[modes.NAME]`` or a sale's ``[pipeline]``: what differs; ``None`` is inherited."""
+
+    filter: tuple[str, ...] | None = None
+    limit: tuple[str, ...] | None = None
+    deduct: str | None = None
+    journal: Literal["ledger", "stream"] | None = None
+    enqueue: str | None = None
+    persist: str | None = None
+
+
+class PluginSettings(_Section):
+    """``[plugins.NAME]``: entry point (``use``, default NAME) and its options, unconverted."""
+
+    use: str
+    options: Mapping[str, Any] = {}
+
+
+class SaleSettings(_Section):
+    """One sale as configured. Times are ledger milliseconds; ``None``: no bound."""
+
+    id: str
+    skus: Mapping[str, Sku]
+    opens_at_ms: int | None = None
+    closes_at_ms: int | None = None
+    per_buyer: PerBuyer = PerBuyer()
+    mode: str = DEFAULT_MODE
+    promise: Literal["none", "relaxed", "host", "quorum", "database"] | None = None
+    degrade_to: str | None = None
+    options: Mapping[str, Any] = {}
+    pipeline: StageOverlay = StageOverlay()
+    modes: Mapping[str, StageOverlay] = {}
+    plugins: Mapping[str, PluginSettings] = {}
+
+
+class Settings(_Section):
+    """A whole configuration."""
+
+    environment: str = "dev"
+    ledger: LedgerSettings = LedgerSettings()
+    keys: Keys = Keys()
+    door: Door = Door()
+    workers: Workers = Workers()
+    log: Log = Log()
+    http: Http = Http()
+    pipeline: StageSettings = StageSettings()
+    plugins: Mapping[str, PluginSettings] = {}
+    modes: Mapping[str, StageOverlay] = {}
+    servers: Mapping[str, Mapping[str, Any]] = {}
+    sales: Mapping[str, SaleSettings] = {}
