@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, dataclass_transform
 
 import msgspec
 
@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class PluginOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of a plugin's nested ``Options``: frozen, typed, unknown keys are errors."""
 
@@ -69,8 +70,15 @@ class Creating(Protocol):
     ``insert_orders`` or ``execute``. ``answers`` aligns with the reservations given.
     """
 
-    won: Sequence[Reservation]
-    answers: Sequence[Persisted]
+    @property
+    def won(self) -> Sequence[Reservation]:
+        """Reservations moved to CREATED by this transaction."""
+        ...
+
+    @property
+    def answers(self) -> Sequence[Persisted]:
+        """One answer per reservation given."""
+        ...
 
     def execute(self, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute a SQLAlchemy Core statement for ``rows`` in this transaction."""

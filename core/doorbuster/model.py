@@ -178,12 +178,16 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Where an attempt's units are served. The core fills what a plugin leaves out."""
+    """Where an attempt's units are served. The core fills what a plugin leaves out.
+
+    ``intent`` is the number of the ledger's row, known on the worker side.
+    """
 
     attempt: Attempt
     place: str
     order_no: str = ""
     epoch: int = 0
+    intent: int = 0
 
 
 class Compensation(msgspec.Struct, frozen=True):

@@ -7,11 +7,12 @@ dynaconf reads the layers and never travels past this package. A snapshot is one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, dataclass_transform
 
 import msgspec
 
 from doorbuster.model import PerBuyer, Sku
+from doorbuster.settings.secrets import mask
 
 __all__ = [
     "CLOSED",
@@ -23,6 +24,7 @@ __all__ = [
     "LedgerSettings",
     "Log",
     "PluginSettings",
+    "Promise",
     "SaleSettings",
     "Settings",
     "StageOverlay",
@@ -40,11 +42,23 @@ INHERIT = "..."
 """In a list of gates: the list this overlay inherits."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Promise = Literal["none", "relaxed", "host", "quorum", "database"]
+"""What ACCEPTED survives, weakest first (design.md 6)."""
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every section: frozen, unknown keys are errors."""
+    """Base of every section: frozen, unknown keys are errors, ``repr`` hides secrets (X9)."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Show each field with its secrets as ``***``; tracebacks by rich print this."""
+        return [(name, mask(name, getattr(self, name))) for name in self.__struct_fields__]
+
+    def __repr__(self) -> str:
+        """Show the same as :meth:`__rich_repr__`."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({shown})"
 
 
 class LedgerSettings(_Section):
@@ -91,8 +105,9 @@ class Workers(_Section):
     """Orders written per transaction, at least one whole batch (S0-32 asks for 100)."""
     persist_wait_ms: Positive = 100
     """Longest pause before an order is written (S0-32)."""
-    lease_s: PositiveSeconds = 30.0
-    """A claimed batch not settled by then may be claimed by another worker (O4)."""
+    lease_s: PositiveSeconds = 10.0
+    """A claimed batch not settled by then may be claimed by another worker (O4). A hundred times
+    what persisting a lease takes (measured), so only a dead or hung worker loses one."""
     idle_ms: Positive = 50
     """Pause of an idle role."""
     hold_age_s: PositiveSeconds = 10.0
@@ -154,7 +169,7 @@ class SaleSettings(_Section):
     closes_at_ms: int | None = None
     per_buyer: PerBuyer = PerBuyer()
     mode: str = DEFAULT_MODE
-    promise: Literal["none", "relaxed", "host", "quorum", "database"] | None = None
+    promise: Promise | None = None
     degrade_to: str | None = None
     options: Mapping[str, Any] = {}
     pipeline: StageOverlay = StageOverlay()

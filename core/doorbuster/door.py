@@ -1,0 +1,114 @@
+"""The door: attempts of many callers become batches of one sale.
+
+An attempt waits in a bounded inbox for at most ``linger_ms`` or until ``batch_max`` are there,
+then a worker thread decides the batch. A full inbox sheds at once with BUSY (S0-40). A caller
+that goes away never takes its attempt with it: from the flush on, the batch runs to its end (C7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from doorbuster.model import Attempt
+from doorbuster.outcomes import Code, Outcome
+from doorbuster.pipeline import busy
+from doorbuster.settings import Door as DoorSettings
+
+__all__ = ["Door"]
+
+Decide = Callable[[Sequence[Attempt]], Sequence[Outcome]]
+_DRAIN_STEP_S = 0.001  # answers come through the loop, so it must turn
+_Waiting = tuple[Attempt, "asyncio.Future[Outcome]"]
+
+
+class Door:
+    """One sale's inbox on one event loop. Not thread-safe: use it from its loop."""
+
+    def __init__(
+        self,
+        decide: Decide,
+        settings: DoorSettings,
+        pool: ThreadPoolExecutor,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """``decide`` runs in ``pool``, at most ``settings.threads`` batches at once."""
+        self._decide = decide
+        self._settings = settings
+        self._pool = pool
+        self._loop = loop
+        self._inbox: deque[_Waiting] = deque()
+        self._running = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._log = structlog.get_logger("doorbuster.door").bind()
+
+    async def submit(self, attempt: Attempt) -> Outcome:
+        """Wait for the outcome of an admitted attempt. Cancelling only stops the waiting."""
+        if self._closing:
+            return busy("draining")
+        if len(self._inbox) >= self._settings.inbox_max:
+            return busy("inbox-full")
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        self._inbox.append((attempt, future))
+        self._schedule()
+        return await future
+
+    def _schedule(self) -> None:
+        """Flush when a batch is full, else when the first attempt lingered long enough.
+
+        While every worker runs a batch nothing is gained by flushing: the next batch fills.
+        """
+        while self._running < self._settings.threads and (
+            len(self._inbox) >= self._settings.batch_max
+        ):
+            self._flush()
+        if not self._inbox or self._running >= self._settings.threads or self._timer is not None:
+            return
+        self._timer = self._loop.call_later(self._settings.linger_ms / 1000, self._linger_over)
+
+    def _linger_over(self) -> None:
+        self._timer = None
+        if self._inbox and self._running < self._settings.threads:
+            self._flush()
+        self._schedule()
+
+    def _flush(self) -> None:
+        size = min(len(self._inbox), self._settings.batch_max)
+        batch = [self._inbox.popleft() for _ in range(size)]
+        self._running += 1
+        attempts = [attempt for attempt, _ in batch]
+        task = self._pool.submit(self._decide_safely, attempts)
+        task.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._answer, batch, done.result())
+        )
+
+    def _decide_safely(self, attempts: Sequence[Attempt]) -> Sequence[Outcome]:
+        try:
+            return self._decide(attempts)
+        except BaseException as error:  # noqa: BLE001 - a caller gets an answer, never a traceback
+            self._log.error("batch failed", error=f"{type(error).__name__}: {error}")
+            # It may be applied: the same request_id gets the truth (protocol.md 4.6).
+            return [Outcome(Code.PENDING, retry_after_ms=1000)] * len(attempts)
+
+    def _answer(self, batch: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
+        self._running -= 1
+        for (_, future), outcome in zip(batch, outcomes, strict=True):
+            if not future.done():  # its caller may be gone
+                future.set_result(outcome)
+        self._schedule()
+
+    async def drain(self) -> None:
+        """Take no more attempts, and wait until every one inside is answered."""
+        self._closing = True
+        while self._inbox or self._running:
+            while self._inbox and self._running < self._settings.threads:
+                self._flush()
+            await asyncio.sleep(_DRAIN_STEP_S)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

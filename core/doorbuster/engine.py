@@ -1,0 +1,448 @@
+"""The composition root: one object that sells.
+
+``Engine.open`` reads config, opens the ledger, compiles every mode and starts the workers of an
+embedded process. Two colours, one object: ``attempt`` and ``result`` are for asyncio and go
+through the door, which forms batches; ``attempt_batch`` and ``result_batch`` are plain calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterable, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import structlog
+
+from doorbuster.admission import Admission
+from doorbuster.alarms import Alarms
+from doorbuster.clock import Clock, SystemClock
+from doorbuster.door import Door
+from doorbuster.errors import BackendError, WiringError
+from doorbuster.fulfilment import fulfil_batches
+from doorbuster.ledger import Ledger
+from doorbuster.model import Attempt, IntentState, Line
+from doorbuster.modes.control import follow_config
+from doorbuster.outcomes import Code, Outcome
+from doorbuster.pipeline import Pipeline, Unsettled, busy
+from doorbuster.runtime import SaleRuntime
+from doorbuster.sales import Sales
+from doorbuster.settings import Settings, SettingsStore
+from doorbuster.settlement import Settlements, receipt_of, settle_by_receipt
+from doorbuster.windows import Counters, Windows
+from doorbuster.wiring import Wiring
+from doorbuster.workers.role import Tools
+from doorbuster.workers.runner import ROLES, Runner, build_roles
+from doorbuster.world import World
+
+__all__ = ["Engine"]
+
+_POLL_S = 0.2  # how soon another node's pause or mode word is seen (design: mode)
+
+
+class Engine:
+    """A running doorbuster process. Use it as a context manager, plain or async."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        roles: Sequence[str] = tuple(ROLES),
+        migrate: bool = True,
+    ) -> None:
+        """Open everything for ``settings``; ``roles`` run in threads of this process.
+
+        ``migrate`` brings an older schema forward, else it is refused.
+
+        Raises:
+            ConfigError: the settings cannot be wired, or the ledger's schema is older.
+            UnavailableError: the ledger cannot be reached.
+        """
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.owner = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.alarms = Alarms(self.clock)
+        self.windows = Windows(self.clock)
+        self.metrics = Counters()
+        self.ledger = Ledger.open(
+            settings.ledger.url,
+            self.clock,
+            settings.environment,
+            wait_ms=settings.ledger.wait_ms,
+            settle_max_s=settings.workers.settle_max_s,
+        )
+        self._log = structlog.get_logger("doorbuster.engine").bind()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._stop = threading.Event()
+        try:
+            if migrate:
+                self.ledger.migrate()
+            else:
+                self.ledger.require_current()
+            self._assemble(roles)
+        except BaseException:
+            self.ledger.close()
+            raise
+
+    def _assemble(self, roles: Sequence[str]) -> None:
+        settings = self.settings
+        self._key = self.ledger.server_key(settings.keys.current)
+        self._accepts = threading.BoundedSemaphore(settings.ledger.accepts_max)
+        self.settlements = Settlements(self.ledger, self.alarms, self._settled)
+        self._stores: MutableMapping[str, MutableMapping[str, Any]] = {}
+        self.wiring = Wiring(
+            settings,
+            self.ledger,
+            clock=self.clock,
+            alarm=self.alarms,
+            metrics=self.metrics,
+            stores=self._stores,
+            fulfil=self._fulfil,
+            unsettled=self._unsettled,
+            owner=self.owner,
+        )
+        self.world = World(
+            settings,
+            self.wiring,
+            self.ledger,
+            Admission(self._key, lines_max=settings.door.lines_max),
+            clock=self.clock,
+            alarm=self.alarms,
+            windows=self.windows,
+        )
+        self._check_journal()
+        self.alarms.add(self.ledger.write_alarm)
+        self.alarms.add(lambda alarm: self.world.tell("alarm", alarm.sale or "", alarm))
+        self.sales = Sales(self.world)
+        self._follow_config()
+        self._pool = ThreadPoolExecutor(settings.door.threads, thread_name_prefix="door")
+        self._doors: dict[tuple[int, str], tuple[asyncio.AbstractEventLoop, Door]] = {}
+        tools = Tools(
+            world=self.world,
+            ledger=self.ledger,
+            settings=settings.workers,
+            settlements=self.settlements,
+            clock=self.clock,
+            alarm=self.alarms,
+            owner=self.owner,
+        )
+        self.runner = Runner(build_roles(roles, tools), tools)
+        self._poller = threading.Thread(target=self._poll, name="control-poll", daemon=True)
+
+    def _check_journal(self) -> None:
+        """A journal needs the role that brings its entries to the ledger."""
+        for runtime in self.world.runtimes.values():
+            for mode, pipeline in runtime.view.pipelines.items():
+                if pipeline.kind == "J" and "apply" not in ROLES:
+                    raise WiringError(
+                        f"sale {runtime.id!r}, mode {mode!r}: journal 'stream' needs worker role "
+                        "'apply', which this release does not have; use journal = 'ledger'",
+                        sale=runtime.id,
+                    )
+
+    def _follow_config(self) -> None:
+        """Take changed mode words of config to the ledger; a refused one is an alarm."""
+        for row in self.ledger.sales():
+            if row.sale in self.settings.sales:
+                try:
+                    follow_config(self.ledger, self.settings, row)
+                except WiringError as error:
+                    self.alarms("mode-refused", "warning", row.sale, error=str(error))
+        self.world.refresh()
+
+    # ------------------------------------------------------------------ opening and closing
+    @classmethod
+    def open(
+        cls,
+        config: str | Path | None = "config",
+        *,
+        overrides: dict[str, Any] | None = None,
+        roles: Sequence[str] = tuple(ROLES),
+        clock: Clock | None = None,
+    ) -> Engine:
+        """Open the engine of a config folder; ``overrides`` are tables above its layers.
+
+        Raises:
+            ConfigError: everything wrong with the settings at once.
+            UnavailableError: the ledger cannot be reached.
+        """
+        settings = SettingsStore(config, overrides=overrides).load().settings
+        return cls(settings, roles=roles, clock=clock)
+
+    def start(self) -> Self:
+        """Start workers and the control poll; called by the context managers."""
+        if not self._poller.is_alive() and not self._closed:
+            self._poller.start()
+            self.runner.start()
+        return self
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Answer everybody inside, then close."""
+        await self.drain()
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    async def drain(self) -> None:
+        """Take no more attempts on this loop, and answer all that wait."""
+        loop = asyncio.get_running_loop()
+        doors = [door for owner, door in self._doors.values() if owner is loop]
+        await asyncio.gather(*(door.drain() for door in doors))
+
+    def close(self) -> None:
+        """Stop workers and close everything; closing twice is closing once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._stop.set()
+        self._pool.shutdown(wait=True)
+        if self._poller.is_alive():
+            self._poller.join()
+        self.runner.stop()
+        self.wiring.close()
+        self.ledger.close()
+
+    def _poll(self) -> None:
+        while not self.clock.wait(self._stop, _POLL_S):
+            try:
+                self.world.refresh()
+            except Exception as error:  # noqa: BLE001 - the next poll may succeed
+                self._log.warning("control poll failed", error=str(error))
+
+    # ------------------------------------------------------------------ selling, asyncio
+    async def attempt(
+        self,
+        sale: str,
+        sku: str | None = None,
+        *,
+        buyer: str,
+        request_id: str,
+        quantity: int = 1,
+        lines: Sequence[Line] | None = None,
+        ticket: str | None = None,
+        facts: dict[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> Outcome:
+        """Try to buy ``quantity`` of ``sku``, or all of ``lines``, and wait for the outcome.
+
+        A refusal is an outcome, never an exception. The same ``request_id`` asks for the same
+        attempt again. Cancelling the call does not cancel an attempt that is under way.
+        """
+        runtime = self.world.runtimes.get(sale)
+        if runtime is None:
+            return _unknown_sale(sale)
+        asked = Attempt(
+            lines=lines if lines is not None else [Line(sku, quantity)],  # type: ignore[arg-type]
+            buyer=buyer,
+            request_id=request_id,
+            ticket=ticket,
+            facts=facts or {},
+        )
+        admitted = runtime.admit(asked, self._deadline_s(timeout_ms))
+        if isinstance(admitted, Outcome):
+            return admitted
+        return await self._door(runtime).submit(admitted)
+
+    def _door(self, runtime: SaleRuntime) -> Door:
+        loop = asyncio.get_running_loop()
+        key = (id(loop), runtime.id)
+        found = self._doors.get(key)
+        if found is None or found[0] is not loop:
+            door = Door(
+                lambda attempts: self._decide(runtime, attempts),
+                self.settings.door,
+                self._pool,
+                loop,
+            )
+            found = self._doors[key] = (loop, door)
+        return found[1]
+
+    async def result(
+        self, sale: str, *, buyer: str, request_id: str, receipt: str | None = None
+    ) -> Outcome | None:
+        """Ask what became of an attempt; see :meth:`result_batch`."""
+        loop = asyncio.get_running_loop()
+        answers = await loop.run_in_executor(
+            None, self.result_batch, sale, [(buyer, request_id)], [receipt]
+        )
+        return answers[0]
+
+    # ------------------------------------------------------------------ selling, plain calls
+    def attempt_batch(self, sale: str, attempts: Iterable[Attempt]) -> list[Outcome]:
+        """Decide attempts of one sale, in batches of ``door.batch_max``; answers align."""
+        runtime = self.world.runtimes.get(sale)
+        asked = list(attempts)
+        if runtime is None:
+            return [_unknown_sale(sale)] * len(asked)
+        deadline_s = self._deadline_s(0)
+        admitted = [runtime.admit(attempt, deadline_s) for attempt in asked]
+        todo = [n for n, found in enumerate(admitted) if isinstance(found, Attempt)]
+        answers = [
+            found if isinstance(found, Outcome) else busy("not-decided") for found in admitted
+        ]
+        size = self.settings.door.batch_max
+        for start in range(0, len(todo), size):
+            part = todo[start : start + size]
+            chunk = [found for n in part if isinstance(found := admitted[n], Attempt)]
+            for n, outcome in zip(part, self._decide(runtime, chunk), strict=True):
+                answers[n] = outcome
+        return answers
+
+    def result_batch(
+        self,
+        sale: str,
+        identities: Sequence[tuple[str, str]],
+        receipts: Sequence[str | None] = (),
+    ) -> list[Outcome | None]:
+        """Answer (buyer, request_id) pairs from the ledger's truth; ``None`` for the unknown.
+
+        A receipt of a PENDING answer settles the attempt once its deadline is over; it must be
+        of the same identity. BUSY when the ledger cannot be asked.
+        """
+        runtime = self.world.runtimes.get(sale)
+        row = None if runtime is None else runtime.view.row
+        if runtime is None or row is None:
+            return [None] * len(identities)
+        try:
+            answers = self.ledger.results(row, identities)
+        except BackendError as error:
+            self._log.warning("results unavailable", sale=sale, error=str(error))
+            return [busy("ledger-unavailable")] * len(identities)
+        for n, (buyer, request_id) in enumerate(identities):
+            if answers[n] is None:
+                receipt = receipts[n] if n < len(receipts) else None
+                answers[n] = runtime.known.pending(buyer, request_id)
+                if receipt is not None:
+                    answers[n] = self._by_receipt(runtime, buyer, request_id, receipt)
+        return answers
+
+    def _by_receipt(
+        self, runtime: SaleRuntime, buyer: str, request_id: str, text: str
+    ) -> Outcome | None:
+        receipt = self._key.verify(text)
+        sale = runtime.view.sale
+        if receipt is None or (receipt.sale, receipt.run, receipt.buyer, receipt.request_id) != (
+            sale.id,
+            sale.run,
+            buyer,
+            request_id,
+        ):
+            return Outcome(Code.INVALID, detail={"reason": "bad-receipt"})
+        try:
+            return settle_by_receipt(
+                self.ledger, self._key, sale, receipt, holds=self.world.pipeline(runtime).holds
+            )
+        except BackendError as error:
+            self._log.warning("settlement unavailable", sale=sale.id, error=str(error))
+            return Outcome(Code.PENDING, receipt=text, retry_after_ms=1000)
+
+    def release(
+        self,
+        sale: str,
+        buyer: str,
+        request_id: str,
+        *,
+        reason: str,
+        actor: str,
+        to: IntentState = IntentState.CANCELLED,
+    ) -> bool:
+        """Begin to give an accepted attempt's units back (protocol.md 4.4); role ``compensate``
+        does the rest. False when its state does not allow it, or another change won.
+
+        ``to`` is RELEASED (before its order exists), CANCELLED or EXPIRED (after), REFUNDED.
+
+        Raises:
+            WiringError: the persist plugin offers no ``void``.
+            BackendError: the ledger cannot be reached.
+        """
+        runtime = self.world.runtimes.get(sale)
+        row = self.ledger.require_sale(sale)
+        if runtime is not None:
+            name = self.world.pipeline(runtime).persist_name
+            if "void" not in self.wiring.bound(sale, name).hooks:
+                raise WiringError(f"persist plugin {name!r} offers no void: a return needs it")
+            runtime.known.drop(buyer, request_id)
+        begun = self.ledger.begin_return(row, buyer, request_id, to=to, reason=reason, actor=actor)
+        return begun is not None
+
+    # ------------------------------------------------------------------ one batch
+    def _deadline_s(self, timeout_ms: int | None) -> float | None:
+        budget = self.settings.door.deadline_ms if timeout_ms is None else timeout_ms
+        return self.clock.monotonic_s() + budget / 1000 if budget else None
+
+    def _decide(self, runtime: SaleRuntime, attempts: Sequence[Attempt]) -> list[Outcome]:
+        """Decide one batch under the cap on accepts under way (L14)."""
+        if not self._accepts.acquire(timeout=self.settings.ledger.wait_ms / 1000):
+            return [busy("accepts-max")] * len(attempts)
+        try:
+            return runtime.decide(attempts)
+        finally:
+            self._accepts.release()
+
+    def _fulfil(self, pipeline: Pipeline, batch: int) -> None:
+        """Persist a committed batch in the request (delivery INLINE); a fault leaves it claimable."""
+        try:
+            fulfil_batches(self.ledger, self.alarms, pipeline.sale, pipeline.persist, [batch])
+            self.ledger.settle([batch])
+        except BaseException as error:  # noqa: BLE001 - the accept stands, workers go on
+            self._log.warning("inline persist failed", sale=pipeline.sale.id, error=str(error))
+            self.alarms("inline-persist-failed", "warning", pipeline.sale.id)
+
+    def _unsettled(self, items: Sequence[Unsettled]) -> list[Outcome]:
+        """Take custody of attempts that must be settled; answer what their callers are told."""
+        answers: list[Outcome] = []
+        for item in items:
+            answer = item.answer
+            if answer.code is Code.PENDING:
+                attempt = item.reservation.attempt
+                left_s = (
+                    attempt.deadline_s - self.clock.monotonic_s() if attempt.deadline_s else 0.0
+                )
+                deadline_ms = self.ledger.now_ms() + max(0, int(left_s * 1000))
+                answer = msgspec.structs.replace(
+                    answer, receipt=receipt_of(self._key, item, deadline_ms)
+                )
+                self.world.runtimes[item.sale.id].known.put(attempt, answer)
+            answers.append(answer)
+        self.settlements.add(items)
+        return answers
+
+    def _settled(self, item: Unsettled, outcome: Outcome) -> None:
+        """Hear a settlement's final answer."""
+        runtime = self.world.runtimes.get(item.sale.id)
+        if runtime is not None:
+            runtime.known.put(item.reservation.attempt, outcome)
+
+
+def _unknown_sale(sale: Any) -> Outcome:
+    return Outcome(Code.INVALID, detail={"reason": "unknown-sale", "sale": str(sale)[:64]})

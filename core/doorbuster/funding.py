@@ -1,0 +1,136 @@
+"""Units on their way to places: warm-up, top-up, transfer (protocol.md 5).
+
+A router's places are ledger rows, so a gather is one transaction. A holder's places are in its
+backend: each move is a funding row that the ledger plans and moves and the plugin debits and
+credits, idempotent by the row's id at every step, so any worker goes on where one stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from doorbuster.errors import ContractError
+from doorbuster.ledger import UNALLOCATED, FundingRow, Ledger, SaleRow
+from doorbuster.model import Funding, FundingState, Sale
+
+__all__ = ["Hooks", "advance", "refill_holder", "refill_router"]
+
+Hooks = Mapping[str, Callable[..., Any]]
+"""Bound hook methods of one plugin instance, by hook name."""
+
+
+def refill_router(
+    ledger: Ledger, sale: Sale, epoch: int, wants: Mapping[tuple[str, str], int]
+) -> bool:
+    """Gather for a router's dry places in one ledger transaction; True when units moved."""
+    return ledger.gather(sale, epoch, wants) > 0
+
+
+class _Gathers:
+    """One open gather per (sale, sku): else units bounce between places (protocol.md 5.3)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[tuple[str, str]] = set()
+
+    def take(self, key: tuple[str, str]) -> bool:
+        with self._lock:
+            if key in self._open:
+                return False
+            self._open.add(key)
+            return True
+
+    def give(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._open.discard(key)
+
+
+_gathers = _Gathers()
+
+
+def refill_holder(
+    ledger: Ledger, hooks: Hooks, sale: Sale, epoch: int, wants: Mapping[tuple[str, str], int]
+) -> bool:
+    """Top a holder's dry places up, from unallocated (the reserve too), then from the richest.
+
+    True when some units reached a place. Nothing is retried here: what a fault leaves open is a
+    funding row, and role ``topup`` goes on with it.
+    """
+    row = ledger.require_sale(sale.id)
+    if row.epoch != epoch:
+        return False
+    moved = False
+    for (place, sku), n in sorted(wants.items()):
+        if not _gathers.take((sale.id, sku)):
+            continue
+        try:
+            moved |= _refill_one(ledger, hooks, row, place, sku, n)
+        finally:
+            _gathers.give((sale.id, sku))
+    return moved
+
+
+def _refill_one(ledger: Ledger, hooks: Hooks, row: SaleRow, place: str, sku: str, n: int) -> bool:
+    free = ledger.free_units(row)
+    if (place, sku) not in free:
+        return False
+    source = UNALLOCATED
+    if not ledger.unallocated(row, sku):
+        richest = max(
+            ((units, donor) for (donor, s), units in free.items() if s == sku and donor != place),
+            default=(0, ""),
+        )
+        if not richest[0] or "debit" not in hooks:
+            return False
+        source = richest[1]
+        n = max(n, richest[0] // 2)
+    funding_id = f"dry:{uuid.uuid4().hex}"
+    ledger.plan_funding(row, funding_id, sku=sku, kind="dry", source=source, target=place, units=n)
+    done = advance(ledger, hooks, row, [funding_id])
+    return any(found.moved > 0 for found in done)
+
+
+def advance(
+    ledger: Ledger, hooks: Hooks, row: SaleRow, only: Sequence[str] | None = None
+) -> list[FundingRow]:
+    """Take open fundings of a sale one step after the other to their end.
+
+    ``only`` restricts to some ids. A row of another epoch is cancelled or credited by the
+    hand-over, not here. Answers the rows as they are now.
+    """
+    done: list[FundingRow] = []
+    for funding in ledger.open_fundings(row):
+        if funding.epoch != row.epoch or (only is not None and funding.id not in only):
+            continue
+        if funding.state is FundingState.PLANNED:
+            funding = ledger.move(funding.id, _debit(hooks, row, funding))
+        if funding.state is FundingState.MOVED:
+            _credit(hooks, row, funding)
+            ledger.credited([funding.id])
+        done.append(funding)
+    return done
+
+
+def _debit(hooks: Hooks, row: SaleRow, funding: FundingRow) -> int | None:
+    """Take units out of the source's backend; ``None`` where the source is a ledger row."""
+    if funding.source == UNALLOCATED or "credit" not in hooks:
+        return None
+    return _units_of(hooks["debit"]([_order(row, funding, funding.source, funding.planned)]))
+
+
+def _credit(hooks: Hooks, row: SaleRow, funding: FundingRow) -> None:
+    if "credit" in hooks:
+        _units_of(hooks["credit"]([_order(row, funding, funding.target, funding.moved)]))
+
+
+def _order(row: SaleRow, funding: FundingRow, place: str, units: int) -> Funding:
+    return Funding(funding.id, row.sale, row.run, funding.epoch, funding.sku, place, units)
+
+
+def _units_of(answers: Sequence[int]) -> int:
+    if len(answers) != 1:
+        raise ContractError(f"one funding was given, {len(answers)} answers came back")
+    return answers[0]

@@ -1,0 +1,275 @@
+"""The accept transaction (kind H): the one step that makes an attempt ACCEPTED.
+
+Identity, buyer quota, units and outbox row are one transaction (protocol.md 4.1), in the fixed
+lock order intents -> quotas -> grants -> rest. It reads under the lock, decides item by item in
+order (so later attempts of a batch see earlier ones, and a buyer's second try meets the limit),
+then writes through guards that must all hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+import sqlalchemy as sa
+
+from doorbuster.ledger import control, queries, schema
+from doorbuster.ledger.room import Fenced, Room, Short
+from doorbuster.ledger.stored import Stored, identity_of, outcome_of, read_stored, units
+from doorbuster.model import IntentState, Kind, Reservation
+from doorbuster.outcomes import Code, Outcome, Rejection
+
+__all__ = [
+    "STALE",
+    "Accepted",
+    "Answer",
+    "Fenced",
+    "Short",
+    "Stored",
+    "Undo",
+    "accept",
+    "answer_from_stored",
+    "outcome_of",
+    "queue_undo",
+    "read_stored",
+    "units",
+]
+
+STALE: Final = Rejection(Code.BUSY, {"reason": "stale-epoch"}, retry_after_ms=200)
+PHANTOM: Final = Rejection(Code.BUSY, {"reason": "phantom-hold"}, retry_after_ms=200)
+
+Answer: TypeAlias = Outcome | Short
+Undo: TypeAlias = tuple[Reservation, Code, Mapping[str, int]]
+"""A hold to give back: the hold, the code of its record, and its phantom units per sku."""
+
+_Refusal: TypeAlias = tuple[int, Rejection, Mapping[str, int]]
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """Answers aligned with the reservations, and the committed batch of the fresh ones."""
+
+    answers: Sequence[Answer]
+    batch: int | None
+    fresh: Sequence[int]
+    """Positions newly accepted in this transaction."""
+    undo: bool
+    """Whether holds were left to give back (rows in ``compensations``)."""
+
+
+def accept(
+    connection: sa.Connection,
+    sid: int,
+    items: Sequence[Reservation],
+    *,
+    epoch: int,
+    kind: Kind,
+    skus: Sequence[str],
+    holds: bool,
+    batch: int,
+    now_ms: int,
+    lease: tuple[str, int] | None,
+) -> Accepted:
+    """Accept ``items`` of one sale, whose identities are distinct, in one transaction.
+
+    ``skus`` are the ledger's. ``holds``: the deduct plugin holds units, so refused rows become
+    tombstones and their holds are queued for undo (4.3); else they are removed. ``lease``
+    (owner, until) keeps the batch for the caller, who persists it inline. Lines are canonical.
+
+    Raises:
+        Fenced: the epoch is over; the transaction must roll back.
+    """
+    row = control.load(connection, sid)
+    gate = control.judge(row, now_ms)
+    if row.epoch != epoch or row.kind is not kind:
+        return _refuse_new(connection, sid, items, STALE)
+    if gate is not None and not holds:
+        return _refuse_new(connection, sid, items, gate)
+    known = _insert(connection, sid, items, epoch, batch, now_ms)
+    fresh = [n for n in range(len(items)) if n not in known]
+    answers: dict[int, Answer] = {
+        n: outcome_of(found, items[n].attempt.fingerprint) for n, found in known.items()
+    }
+    room = Room(connection, row, skus, epoch)
+    room.read([items[n] for n in fresh])
+    refusals: list[_Refusal] = []
+    taken: list[int] = []
+    for n in fresh:
+        verdict = gate or room.decide(items[n])
+        if verdict is None:
+            taken.append(n)
+            answers[n] = Outcome(Code.ACCEPTED, order_no=items[n].order_no)
+            continue
+        phantom: Mapping[str, int] = {}
+        if isinstance(verdict, Short) and holds:  # it held what its grant does not have
+            phantom = room.phantom(verdict, items[n].place)
+            verdict = PHANTOM
+        if isinstance(verdict, Short):
+            answers[n], verdict = verdict, STALE  # a router's row is removed, its code unused
+        else:
+            answers[n] = _refused(verdict, final=holds)
+        refusals.append((n, verdict, phantom))
+    room.write()
+    _remove(connection, sid, items, refusals, holds=holds, batch=batch)
+    undo = _undo(items, refusals, known, epoch) if holds else []
+    if undo:
+        queue_undo(connection, sid, epoch, undo, now_ms)
+    if taken:
+        owner, until = lease or (None, 0)
+        connection.exec_driver_sql(
+            queries.load(connection.dialect.name)["insert_outbox"],
+            (batch, sid, len(taken), until, owner, now_ms),
+        )
+    return Accepted(
+        [answers[n] for n in range(len(items))],
+        batch if taken else None,
+        taken,
+        undo=bool(undo),
+    )
+
+
+def answer_from_stored(
+    connection: sa.Connection, sid: int, items: Sequence[Reservation], refusal: Rejection
+) -> list[Outcome]:
+    """Answer replays from what is stored, and everything new with ``refusal`` (not final)."""
+    stored = read_stored(connection, sid, [identity_of(item.attempt) for item in items])
+    refused = _refused(refusal, final=False)
+    return [
+        outcome_of(found, item.attempt.fingerprint)
+        if (found := stored.get(identity_of(item.attempt)))
+        else refused
+        for item in items
+    ]
+
+
+def _refuse_new(
+    connection: sa.Connection, sid: int, items: Sequence[Reservation], refusal: Rejection
+) -> Accepted:
+    """Write nothing: a router holds nothing, and after a fence nothing may be written."""
+    answers = answer_from_stored(connection, sid, items, refusal)
+    return Accepted(answers, None, (), undo=False)
+
+
+def _refused(rejection: Rejection, *, final: bool) -> Outcome:
+    return Outcome(
+        rejection.code,
+        detail=rejection.detail,
+        retry_after_ms=rejection.retry_after_ms,
+        final=final,
+    )
+
+
+def _insert(
+    connection: sa.Connection,
+    sid: int,
+    items: Sequence[Reservation],
+    epoch: int,
+    batch: int,
+    now_ms: int,
+) -> dict[int, Stored]:
+    """Insert the identities that are new, sorted; answer the rows of those that were there."""
+    keys = [identity_of(item.attempt) for item in items]
+    rows = [
+        (
+            sid,
+            *keys[n],
+            items[n].order_no,
+            items[n].attempt.fingerprint,
+            epoch,
+            items[n].place,
+            batch,
+            now_ms,
+        )
+        for n in sorted(range(len(items)), key=keys.__getitem__)
+    ]
+    sql = queries.load(connection.dialect.name)
+    if connection.exec_driver_sql(sql["insert_intent"], rows).rowcount == len(items):
+        return {}
+    stored = read_stored(connection, sid, keys)
+    return {n: found for n, key in enumerate(keys) if (found := stored[key]).batch != batch}
+
+
+def _remove(
+    connection: sa.Connection,
+    sid: int,
+    items: Sequence[Reservation],
+    refusals: Sequence[_Refusal],
+    *,
+    holds: bool,
+    batch: int,
+) -> None:
+    """Abort the refused rows (holders) or remove them (routers, which held nothing)."""
+    if not refusals:
+        return
+    sql = queries.load(connection.dialect.name)
+    keys = [(sid, *identity_of(items[n].attempt), batch) for n, _, _ in refusals]
+    if not holds:
+        connection.exec_driver_sql(sql["drop_intent"], keys)
+        return
+    codes = [int(verdict.code) for _, verdict, _ in refusals]
+    connection.exec_driver_sql(
+        sql["abort_intent"], [(code, *key) for code, key in zip(codes, keys, strict=True)]
+    )
+
+
+def _undo(
+    items: Sequence[Reservation],
+    refusals: Sequence[_Refusal],
+    known: Mapping[int, Stored],
+    epoch: int,
+) -> list[Undo]:
+    """Holds to give back: of refused rows, and those that no stored row justifies (4.3)."""
+    refused: list[Undo] = [(items[n], verdict.code, phantom) for n, verdict, phantom in refusals]
+    foreign: list[Undo] = [
+        (items[n], undo_code(row), {})
+        for n, row in known.items()
+        if not row.justifies(items[n].place, epoch)
+    ]
+    return refused + foreign
+
+
+def undo_code(row: Stored) -> Code:
+    """The code that a hold's record gets when ``row`` does not justify it."""
+    return Code.BUSY if row.code is None else Code(row.code)
+
+
+def queue_undo(
+    connection: sa.Connection, sid: int, epoch: int, holds: Sequence[Undo], now_ms: int
+) -> None:
+    """Queue holds to be given back by the plugin that deducted, in this transaction.
+
+    Once per (order_no, epoch): a job that still waits knows the hold's phantom, so it stays.
+    """
+    table = schema.compensations
+    numbers = sorted({item.order_no for item, _, _ in holds})
+    have = set(
+        connection.execute(
+            sa.select(table.c.order_no).where(
+                table.c.sid == sid,
+                table.c.state == IntentState.ABORTED,
+                table.c.epoch == epoch,
+                table.c.order_no.in_(numbers),
+            )
+        ).scalars()
+    )
+    rows = {
+        item.order_no: {
+            "sid": sid,
+            "epoch": epoch,
+            "place": item.place,
+            "buyer": item.attempt.buyer,
+            "request_id": item.attempt.request_id,
+            "order_no": item.order_no,
+            "lines": item.attempt.fingerprint,
+            "state": IntentState.ABORTED,
+            "code": int(code),
+            "phantom": msgspec.json.encode(phantom).decode(),
+            "leased_until_ms": 0,
+            "tries": 0,
+            "at_ms": now_ms,
+        }
+        for item, code, phantom in holds
+        if item.order_no not in have
+    }
+    if rows:
+        connection.execute(table.insert(), list(rows.values()))

@@ -1,0 +1,216 @@
+"""From accepted to created: workers lease committed batches and move intents forward.
+
+The lease is only economy (S0-30, O4); correctness is the compare-and-set RESERVED -> CREATED
+and the unique order_no. A batch is done when none of its intents is RESERVED (protocol.md 4.5),
+or when those that are lie in a dead letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import sqlalchemy as sa
+
+from doorbuster.identity import parse_lines
+from doorbuster.ledger import schema
+from doorbuster.model import Attempt, IntentState, Reservation
+from doorbuster.outcomes import Persisted
+
+__all__ = [
+    "Claim",
+    "CreatingTransaction",
+    "claim",
+    "dead_letter",
+    "mark_created",
+    "pending",
+    "reserved",
+    "reservations_of",
+    "settle",
+]
+
+_CHUNK: Final = 400
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A leased batch: its sale and how many intents it had."""
+
+    batch: int
+    sid: int
+    n: int
+    tries: int
+
+
+def claim(
+    connection: sa.Connection, *, owner: str, rows: int, now_ms: int, lease_ms: int
+) -> list[Claim]:
+    """Lease open batches, oldest first, up to about ``rows`` intents, at least one batch."""
+    table = schema.outbox
+    found = connection.execute(
+        sa.select(table.c.batch, table.c.sid, table.c.n, table.c.tries)
+        .where(table.c.done == 0, table.c.leased_until_ms <= now_ms)
+        .order_by(table.c.batch)
+        .limit(max(1, min(rows, 1000)))
+    ).all()
+    claims: list[Claim] = []
+    total = 0
+    for row in found:
+        if claims and total + row.n > rows:
+            break
+        claims.append(Claim(row.batch, row.sid, row.n, row.tries))
+        total += row.n
+    if claims:
+        connection.execute(
+            sa.update(table)
+            .where(table.c.batch.in_([c.batch for c in claims]), table.c.done == 0)
+            .values(leased_until_ms=now_ms + lease_ms, owner=owner, tries=table.c.tries + 1)
+        )
+    return claims
+
+
+def reservations_of(
+    connection: sa.Connection, batches: Sequence[int], sale: str
+) -> list[Reservation]:
+    """Read the RESERVED intents of one sale's batches, oldest first, without dead letters."""
+    table, letters = schema.intents, schema.dead_letters
+    rows = connection.execute(
+        sa.select(table)
+        .where(
+            table.c.batch.in_(batches),
+            table.c.state == IntentState.RESERVED,
+            ~sa.exists().where(letters.c.order_no == table.c.order_no),
+        )
+        .order_by(table.c.id)
+    )
+    return [
+        Reservation(
+            Attempt(
+                lines=parse_lines(row.lines),
+                buyer=row.buyer,
+                request_id=row.request_id,
+                sale=sale,
+                order_no=row.order_no,
+                fingerprint=row.lines,
+            ),
+            row.place,
+            row.order_no,
+            row.epoch,
+            row.id,
+        )
+        for row in rows
+    ]
+
+
+def reserved(connection: sa.Connection, batches: Sequence[int]) -> int:
+    """Count intents of batches that are still RESERVED."""
+    table = schema.intents
+    return int(
+        connection.execute(
+            sa.select(sa.func.count()).where(
+                table.c.batch.in_(list(batches)), table.c.state == IntentState.RESERVED
+            )
+        ).scalar_one()
+    )
+
+
+def settle(connection: sa.Connection, batches: Sequence[int]) -> int:
+    """Close batches none of whose intents still waits; answer how many were closed."""
+    if not batches:
+        return 0
+    table, intents, letters = schema.outbox, schema.intents, schema.dead_letters
+    waiting = (
+        sa.exists()
+        .where(intents.c.batch == table.c.batch, intents.c.state == IntentState.RESERVED)
+        .where(~sa.exists().where(letters.c.order_no == intents.c.order_no))
+    )
+    return connection.execute(
+        sa.update(table)
+        .where(table.c.batch.in_(list(batches)), table.c.done == 0, ~waiting)
+        .values(done=1)
+    ).rowcount
+
+
+def pending(connection: sa.Connection, sids: Sequence[int] | None = None) -> int:
+    """Count batches that are not done, of some sales or of all."""
+    table = schema.outbox
+    query = sa.select(sa.func.count()).where(table.c.done == 0)
+    if sids is not None:
+        query = query.where(table.c.sid.in_(list(sids)))
+    return int(connection.execute(query).scalar_one())
+
+
+def mark_created(connection: sa.Connection, reservations: Sequence[Reservation]) -> None:
+    """RESERVED -> CREATED after a persist plugin of its own answered (design: order states).
+
+    An intent that is RETURNING meanwhile stays so: ``void`` wins (protocol.md 4.5).
+    """
+    table = schema.intents
+    ids = [item.intent for item in reservations]
+    for start in range(0, len(ids), _CHUNK):
+        connection.execute(
+            sa.update(table)
+            .where(
+                table.c.id.in_(ids[start : start + _CHUNK]),
+                table.c.state == IntentState.RESERVED,
+            )
+            .values(state=IntentState.CREATED)
+        )
+
+
+def dead_letter(
+    connection: sa.Connection, sid: int, item: Reservation, reason: str, now_ms: int
+) -> None:
+    """Keep a REFUSED order for a person; the intent stays RESERVED. Once per order_no."""
+    table = schema.dead_letters
+    have = connection.execute(
+        sa.select(table.c.order_no).where(table.c.order_no == item.order_no)
+    ).first()
+    if have is None:
+        connection.execute(
+            table.insert(),
+            {
+                "order_no": item.order_no,
+                "sid": sid,
+                "intent": item.intent,
+                "reason": reason[:200],
+                "at_ms": now_ms,
+            },
+        )
+
+
+class CreatingTransaction:
+    """Implements :class:`doorbuster.context.Creating` on one connection."""
+
+    def __init__(self, connection: sa.Connection, reservations: Sequence[Reservation]) -> None:
+        """Move what is RESERVED to CREATED; answer the rest from its state."""
+        self._connection = connection
+        table = schema.intents
+        ids = sorted(item.intent for item in reservations)
+        states: dict[int, str] = {}
+        for start in range(0, len(ids), _CHUNK):
+            part = table.c.id.in_(ids[start : start + _CHUNK])
+            states |= {
+                row.id: row.state
+                for row in connection.execute(sa.select(table.c.id, table.c.state).where(part))
+            }
+            connection.execute(
+                sa.update(table)
+                .where(part, table.c.state == IntentState.RESERVED)
+                .values(state=IntentState.CREATED)
+            )
+        self.won = [item for item in reservations if states[item.intent] == IntentState.RESERVED]
+        self.answers = [_answer(states[item.intent]) for item in reservations]
+
+    def execute(self, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Execute ``statement`` for ``rows``; nothing for no rows."""
+        if rows:
+            self._connection.execute(statement, list(rows))
+
+
+def _answer(state: str) -> Persisted:
+    if state == IntentState.RESERVED:
+        return Persisted.CREATED
+    # A returned or returning intent has its void or its release: it is not created again.
+    gone = (IntentState.RETURNING, IntentState.RELEASED, IntentState.ABORTED)
+    return Persisted.REFUSED if state in gone else Persisted.EXISTS

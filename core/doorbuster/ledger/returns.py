@@ -1,0 +1,325 @@
+"""The ways back: undo of a hold, return of an accepted unit (protocol.md 4.3, 4.4).
+
+Both leave a row in ``compensations``, the queue of the compensation lane, in the transaction
+that decided them; any worker resumes it. Units come back exactly once: by the unique release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import sqlalchemy as sa
+
+from doorbuster.errors import ContractError
+from doorbuster.identity import parse_lines
+from doorbuster.ledger import schema
+from doorbuster.ledger.accept import Fenced, Stored, queue_undo, read_stored, units
+from doorbuster.ledger.audit import write_audit
+from doorbuster.model import PER_SALE, Attempt, GrantState, IntentState, Reservation
+from doorbuster.outcomes import Code
+
+__all__ = [
+    "RETURN_STATES",
+    "Job",
+    "begin_return",
+    "claim_jobs",
+    "finish_return",
+    "forget_job",
+    "retry_job",
+    "tombstone",
+]
+
+RETURN_STATES: Final[Mapping[IntentState, tuple[IntentState, ...]]] = {
+    IntentState.RELEASED: (IntentState.RESERVED,),
+    IntentState.CANCELLED: (IntentState.CREATED,),
+    IntentState.EXPIRED: (IntentState.CREATED,),
+    IntentState.REFUNDED: (IntentState.PAID,),
+}
+"""End state of a return -> states it may start from (design: order states)."""
+
+_Undo: TypeAlias = tuple[Reservation, Code, Mapping[str, int]]
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One row of the compensation lane."""
+
+    id: int
+    sid: int
+    reservation: Reservation
+    state: IntentState
+    code: Code
+    phantom: Mapping[str, int]
+    returned_as: IntentState | None
+    reason: str
+    actor: str
+    tries: int
+
+
+def tombstone(
+    connection: sa.Connection,
+    sid: int,
+    epoch: int,
+    items: Sequence[Reservation],
+    *,
+    code: Code,
+    holds: bool,
+    batch: int,
+    now_ms: int,
+) -> list[Stored | None]:
+    """Write intent(ABORTED, code) where none is; answer what was stored before, else ``None``.
+
+    Where an intent won, nothing is undone unless the hold lies under another grant than it.
+
+    Raises:
+        Fenced: a grant of the epoch is not ACTIVE; the transaction must roll back, and the
+            answer is BUSY without ``final`` (protocol.md 4.3).
+    """
+    table = schema.intents
+    keys = [(item.attempt.buyer, item.attempt.request_id) for item in items]
+    stored = read_stored(connection, sid, keys)
+    new = {key: item for key, item in zip(keys, items, strict=True) if key not in stored}
+    if new:
+        connection.execute(
+            table.insert(),
+            [
+                {
+                    "sid": sid,
+                    "buyer": item.attempt.buyer,
+                    "request_id": item.attempt.request_id,
+                    "order_no": item.order_no,
+                    "lines": item.attempt.fingerprint,
+                    "epoch": epoch,
+                    "place": item.place,
+                    "state": IntentState.ABORTED,
+                    "code": int(code),
+                    "batch": batch,
+                    "at_ms": now_ms,
+                }
+                for _, item in sorted(new.items())
+            ],
+        )
+    grants = schema.grants
+    fenced = connection.execute(
+        sa.select(grants.c.sku).where(
+            grants.c.sid == sid, grants.c.epoch == epoch, grants.c.state != GrantState.ACTIVE
+        )
+    ).first()
+    if fenced:
+        raise Fenced
+    if holds:
+        undo: list[_Undo] = [(item, code, {}) for item in new.values()]
+        for key, item in zip(keys, items, strict=True):
+            row = stored.get(key)
+            if row is not None and not _justified(row, item, epoch):
+                undo.append((item, Code(row.code) if row.code is not None else Code.BUSY, {}))
+        if undo:
+            queue_undo(connection, sid, epoch, undo, now_ms)
+    return [stored.get(key) for key in keys]
+
+
+def _justified(row: Stored, item: Reservation, epoch: int) -> bool:
+    """A hold is justified only by a live intent of the same grant (protocol.md 4.3)."""
+    same_grant = row.epoch == epoch and row.place == item.place
+    return row.state is not IntentState.ABORTED and same_grant
+
+
+def begin_return(
+    connection: sa.Connection,
+    sid: int,
+    buyer: str,
+    request_id: str,
+    *,
+    to: IntentState,
+    reason: str,
+    actor: str,
+    now_ms: int,
+) -> Stored | None:
+    """Compare and set the intent to RETURNING and queue the rest; ``None`` when it lost.
+
+    Answers the row as it was before. Against persist and pay: one row, one winner (Y2).
+    """
+    before = read_stored(connection, sid, [(buyer, request_id)]).get((buyer, request_id))
+    if before is None or before.state not in RETURN_STATES[to]:
+        return None
+    table = schema.intents
+    hit = connection.execute(
+        sa.update(table)
+        .where(table.c.id == before.id, table.c.state == before.state)
+        .values(state=IntentState.RETURNING)
+    ).rowcount
+    if hit != 1:
+        return None
+    connection.execute(
+        schema.compensations.insert(),
+        {
+            "sid": sid,
+            "epoch": before.epoch,
+            "place": before.place,
+            "buyer": buyer,
+            "request_id": request_id,
+            "order_no": before.order_no,
+            "lines": before.lines,
+            "state": "RETURNED",
+            "code": int(Code.ACCEPTED),
+            "phantom": "{}",
+            "returned_as": to,
+            "reason": reason[:200],
+            "actor": actor,
+            "leased_until_ms": 0,
+            "tries": 0,
+            "at_ms": now_ms,
+        },
+    )
+    return before
+
+
+def finish_return(connection: sa.Connection, job: Job, now_ms: int) -> bool:
+    """Give the units back in one transaction, for any state of the grant (protocol.md 4.4 c).
+
+    Final state, release row, quota minus, grant minus, ``unallocated`` plus. False when another
+    worker has done it.
+    """
+    assert job.returned_as is not None  # noqa: S101 - a RETURNED job always names its end state
+    table, item = schema.intents, job.reservation
+    hit = connection.execute(
+        sa.update(table)
+        .where(
+            table.c.sid == job.sid,
+            table.c.buyer == item.attempt.buyer,
+            table.c.request_id == item.attempt.request_id,
+            table.c.state == IntentState.RETURNING,
+        )
+        .values(state=job.returned_as)
+    ).rowcount
+    if hit != 1:
+        return False
+    need = units(item.attempt.lines)
+    _lower_quota(connection, job.sid, item.attempt.buyer, need)
+    grants, stock = schema.grants, schema.stock
+    for sku, n in sorted(need.items()):
+        _must_hit(
+            connection.execute(
+                sa.update(grants)
+                .where(
+                    grants.c.sid == job.sid,
+                    grants.c.epoch == item.epoch,
+                    grants.c.place == item.place,
+                    grants.c.sku == sku,
+                )
+                .values(quantity=grants.c.quantity - n, consumed=grants.c.consumed - n)
+            ),
+            f"grant {item.place}/{sku}",
+        )
+    for sku, n in sorted(need.items()):
+        _must_hit(
+            connection.execute(
+                sa.update(stock)
+                .where(stock.c.sid == job.sid, stock.c.sku == sku)
+                .values(unallocated=stock.c.unallocated + n)
+            ),
+            f"stock {sku}",
+        )
+    connection.execute(
+        schema.releases.insert(),
+        {
+            "order_no": item.order_no,
+            "sid": job.sid,
+            "lines": item.attempt.fingerprint,
+            "state": job.returned_as,
+            "reason": job.reason,
+            "actor": job.actor,
+            "at_ms": now_ms,
+            "backend_done": 0,
+        },
+    )
+    detail = {"order_no": item.order_no, "reason": job.reason, "lines": item.attempt.fingerprint}
+    action = f"order.{job.returned_as.lower()}"
+    write_audit(connection, job.sid, job.actor, action, detail, now_ms)
+    return True
+
+
+def _lower_quota(connection: sa.Connection, sid: int, buyer: str, need: Mapping[str, int]) -> None:
+    """Lower every scope that the accept raised: the sale's always, a sku's where it is kept."""
+    quotas = schema.quotas
+    for scope, n in [(PER_SALE, sum(need.values())), *sorted(need.items())]:
+        hit = connection.execute(
+            sa.update(quotas)
+            .where(quotas.c.sid == sid, quotas.c.buyer == buyer, quotas.c.scope == scope)
+            .values(bought=quotas.c.bought - n)
+        )
+        if scope == PER_SALE:
+            _must_hit(hit, f"quota of {scope}")
+
+
+def _must_hit(result: sa.CursorResult[Any], what: str) -> None:
+    if result.rowcount != 1:
+        raise ContractError(f"{what} is not there to take units back")
+
+
+# ------------------------------------------------------------------ the lane's queue
+def claim_jobs(
+    connection: sa.Connection,
+    *,
+    limit: int,
+    now_ms: int,
+    lease_ms: int,
+    sales: Mapping[int, str],
+) -> list[Job]:
+    """Lease due jobs of the compensation lane, oldest first."""
+    table = schema.compensations
+    rows = connection.execute(
+        sa.select(table)
+        .where(table.c.leased_until_ms <= now_ms, table.c.sid.in_(list(sales)))
+        .order_by(table.c.id)
+        .limit(limit)
+    ).all()
+    if rows:
+        connection.execute(
+            sa.update(table)
+            .where(table.c.id.in_([row.id for row in rows]))
+            .values(leased_until_ms=now_ms + lease_ms, tries=table.c.tries + 1)
+        )
+    return [_job(row, sales[row.sid]) for row in rows]
+
+
+def _job(row: sa.Row[Any], sale: str) -> Job:
+    attempt = Attempt(
+        lines=parse_lines(row.lines),
+        buyer=row.buyer,
+        request_id=row.request_id,
+        sale=sale,
+        order_no=row.order_no,
+        fingerprint=row.lines,
+    )
+    return Job(
+        id=row.id,
+        sid=row.sid,
+        reservation=Reservation(attempt, row.place, row.order_no, row.epoch),
+        state=IntentState.ABORTED if row.state == IntentState.ABORTED else IntentState.RETURNING,
+        code=Code(row.code),
+        phantom=msgspec.json.decode(row.phantom, type=dict[str, int]),
+        returned_as=None if row.returned_as is None else IntentState(row.returned_as),
+        reason=row.reason or "",
+        actor=row.actor or "",
+        tries=row.tries,
+    )
+
+
+def retry_job(connection: sa.Connection, job: Job, *, due_ms: int) -> None:
+    """Let a job wait until ``due_ms`` (ledger time)."""
+    table = schema.compensations
+    connection.execute(sa.update(table).where(table.c.id == job.id).values(leased_until_ms=due_ms))
+
+
+def forget_job(connection: sa.Connection, job: Job, *, backend_done: bool) -> None:
+    """The backend has the end state (or is gone): the job is over."""
+    if backend_done and job.returned_as is not None:
+        table = schema.releases
+        connection.execute(
+            sa.update(table)
+            .where(table.c.order_no == job.reservation.order_no)
+            .values(backend_done=1)
+        )
+    connection.execute(sa.delete(schema.compensations).where(schema.compensations.c.id == job.id))

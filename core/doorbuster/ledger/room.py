@@ -1,0 +1,154 @@
+"""What is left under the write lock, and who may have it: quotas of buyers, units of places."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+import sqlalchemy as sa
+
+from doorbuster.errors import ContractError
+from doorbuster.ledger import queries
+from doorbuster.ledger.control import Limits, SaleRow
+from doorbuster.ledger.stored import units
+from doorbuster.model import PER_SALE, GrantState, Reservation
+from doorbuster.outcomes import Code, Rejection
+
+__all__ = ["Fenced", "Room", "Short"]
+
+_NO_LIMIT: Final = 1 << 62
+_UNKNOWN_SKU: Final = Rejection(Code.INVALID, {"reason": "unknown-sku"})
+_NO_GRANT: Final = Rejection(Code.BUSY, {"reason": "no-grant"}, retry_after_ms=200)
+
+
+class Fenced(Exception):  # noqa: N818 - not a fault: it carries "roll back, this epoch is over"
+    """A grant of the batch's epoch is not ACTIVE: nothing may be written (protocol.md 6.1)."""
+
+
+class Short(msgspec.Struct, frozen=True):
+    """The place has too few units: nothing was decided, the core gathers and tries again.
+
+    ``missing`` is the units the attempt asked for, of each sku that its place is short of.
+    """
+
+    missing: Mapping[str, int]
+
+
+class Room:
+    """Read quotas and free units, judge attempt by attempt, write what was taken.
+
+    Everything is read and written in one transaction under the write lock, so a guard of a
+    write can only fail by a defect: then the transaction rolls back (ContractError).
+    """
+
+    def __init__(
+        self, connection: sa.Connection, row: SaleRow, skus: Sequence[str], epoch: int
+    ) -> None:
+        """Judge for one epoch of one sale whose ledger has ``skus``."""
+        self._connection = connection
+        self._sql = queries.load(connection.dialect.name)
+        self._row = row
+        self._epoch = epoch
+        self._skus = frozenset(skus)
+        # With one sku its quota and the sale's are one row: count it once (PER_SALE).
+        self._one_sku = len(skus) == 1
+        self._limits = {PER_SALE: row.limits.sale} | {sku: row.limits.of_sku(sku) for sku in skus}
+        if self._one_sku:
+            self._limits[PER_SALE] = lowest(row.limits, skus[0])
+        self._bought: dict[tuple[str, str], int] = {}
+        self._free: dict[tuple[str, str], int] = {}
+        self._added: dict[tuple[str, str], int] = defaultdict(int)
+        self._consumed: dict[tuple[str, str], int] = defaultdict(int)
+
+    def read(self, items: Sequence[Reservation]) -> None:
+        """Read what ``items`` may touch: quotas, then grants (the lock order).
+
+        Raises:
+            Fenced: a grant of the epoch is not ACTIVE.
+        """
+        if not items:
+            return
+        sid, execute = self._row.sid, self._connection.exec_driver_sql
+        buyers = _json(sorted({item.attempt.buyer for item in items}))
+        for buyer, scope, bought in execute(self._sql["read_quotas"], (buyers, sid)):
+            self._bought[buyer, scope] = bought
+        places = _json(sorted({item.place for item in items}))
+        keys = (sid, self._epoch, places)
+        for place, sku, free, state in execute(self._sql["read_grants"], keys):
+            if state != GrantState.ACTIVE:
+                raise Fenced
+            self._free[place, sku] = free
+
+    def decide(self, item: Reservation) -> Rejection | Short | None:
+        """Judge one attempt: limit before stock (S0-14); ``None`` takes its units.
+
+        A buyer's second attempt in the batch sees the first one.
+        """
+        buyer, place = item.attempt.buyer, item.place
+        need = units(item.attempt.lines)
+        total = sum(need.values())
+        if not self._skus.issuperset(need):
+            return _UNKNOWN_SKU
+        most = self._row.limits.attempt
+        if most is not None and total > most:
+            return Rejection(Code.OVER_LIMIT, {"limit": most, "scope": "attempt"})
+        wants = [(PER_SALE, total)] if self._one_sku else [(PER_SALE, total), *need.items()]
+        for scope, n in wants:
+            limit = self._limits[scope]
+            bought = self._bought.get((buyer, scope), 0)
+            if limit is not None and bought + n > limit:
+                return Rejection(Code.OVER_LIMIT, {"limit": limit, "bought": bought})
+        if any((place, sku) not in self._free for sku in need):
+            return _NO_GRANT
+        missing = {sku: n for sku, n in need.items() if self._free[place, sku] < n}
+        if missing:
+            return Short(missing)
+        for scope, n in wants:
+            self._bought[buyer, scope] = self._bought.get((buyer, scope), 0) + n
+            self._added[buyer, scope] += n
+        for sku, n in need.items():
+            self._free[place, sku] -= n
+            self._consumed[place, sku] += n
+        return None
+
+    def phantom(self, short: Short, place: str) -> dict[str, int]:
+        """What a hold took that its grant never had: quantity - free (protocol.md 4.3)."""
+        return {sku: n - self._free[place, sku] for sku, n in short.missing.items()}
+
+    def write(self) -> None:
+        """Raise quotas, then consume grants; each guard must hit.
+
+        Raises:
+            ContractError: a guard failed, which the write lock forbids: a defect.
+        """
+        sid = self._row.sid
+        quotas = [
+            (sid, buyer, scope, n, _NO_LIMIT if (most := self._limits[scope]) is None else most)
+            for (buyer, scope), n in sorted(self._added.items())
+        ]
+        if not quotas:
+            return
+        hit = self._connection.exec_driver_sql(self._sql["add_quota"], quotas).rowcount
+        grants = [
+            (n, sid, self._epoch, place, sku, self._row.version, n)
+            for (place, sku), n in sorted(self._consumed.items())
+        ]
+        hit += self._connection.exec_driver_sql(self._sql["consume_grant"], grants).rowcount
+        if hit != len(quotas) + len(grants):
+            raise ContractError(
+                f"{len(quotas) + len(grants) - hit} guards of quotas or grants failed under the "
+                "write lock",
+                sale=self._row.sale,
+            )
+
+
+def lowest(limits: Limits, sku: str) -> int | None:
+    """The quota of a sale with one sku: the smaller of the sale's and the sku's."""
+    found = [n for n in (limits.sale, limits.of_sku(sku)) if n is not None]
+    return min(found, default=None)
+
+
+def _json(values: Sequence[str]) -> str:
+    return msgspec.json.encode(values).decode()

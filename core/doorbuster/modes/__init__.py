@@ -1,0 +1,1 @@
+"""Modes: the control row's words, and what may change them."""

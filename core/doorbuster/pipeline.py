@@ -1,0 +1,347 @@
+"""A mode, compiled: names became bound methods, what is switched off is absent.
+
+:meth:`Pipeline.run` takes a batch of one sale through filter, limit, deduct and the accept
+transaction and answers one :class:`~doorbuster.outcomes.Outcome` per attempt. It never raises
+for a fault of a plugin or a backend: a gate's fault follows its ``on_fault``; from deduct on, a
+fault is *surely not applied* (BUSY, and holds are given back) or *maybe applied* (PENDING, and
+settled by identity). Nothing is guessed, and no unit is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from doorbuster.context import AlarmCall
+from doorbuster.errors import (
+    ContractError,
+    PermanentError,
+    UnavailableError,
+)
+from doorbuster.hookspecs import Deducted, Delivery, Verdicts
+from doorbuster.ledger import Ledger, Left, Short, units
+from doorbuster.model import Attempt, Batch, Kind, Reservation, Sale
+from doorbuster.outcomes import UNKNOWN, Code, Outcome, Rejection
+
+__all__ = ["FUNDING_ROUNDS", "Gate", "Pipeline", "Unsettled", "busy"]
+
+FUNDING_ROUNDS: Final = 2
+"""Times a batch's dry places are refilled before the ledger's truth answers: the retry of
+protocol.md 5.3 and a final sweep (D10). More would only race with other batches."""
+
+BUSY_RETRY_MS: Final = 200
+_log = structlog.get_logger("doorbuster.pipeline").bind()
+
+
+def busy(reason: str, retry_after_ms: int = BUSY_RETRY_MS) -> Outcome:
+    """A BUSY answer that says why and when to come again."""
+    return Outcome(Code.BUSY, retry_after_ms=retry_after_ms, detail={"reason": reason})
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """One filter or limit stage. ``open_on_fault``: its own failure lets attempts pass."""
+
+    name: str
+    stage: str
+    call: Callable[[Batch], Verdicts]
+    open_on_fault: bool
+
+
+class Unsettled(msgspec.Struct, frozen=True):
+    """An attempt whose outcome must be settled by identity (protocol.md 4.3, 4.6)."""
+
+    sale: Sale
+    epoch: int
+    kind: Kind
+    reservation: Reservation
+    holds: bool
+    answer: Outcome
+    """What the caller was told meanwhile: PENDING, or BUSY with a hold to give back."""
+
+
+class Refill(Protocol):
+    """Bring units to dry places; answers whether any moved (see :mod:`doorbuster.funding`)."""
+
+    def __call__(self, sale: Sale, epoch: int, wants: Mapping[tuple[str, str], int]) -> bool:
+        """``wants`` is units by (place, sku)."""
+        ...
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """One mode of one sale, ready to run. Built by :mod:`doorbuster.wiring` only."""
+
+    sale: Sale
+    mode: str
+    promise: str
+    kind: Kind
+    gates: tuple[Gate, ...]
+    deduct_name: str
+    deduct: Callable[[Batch], Sequence[Deducted]]
+    holds: bool
+    delivery: Delivery
+    persist_name: str
+    persist: Callable[[Sequence[Reservation]], Sequence[Any]]
+    refill: Refill
+    fulfil: Callable[[Pipeline, int], None]
+    """Persist one committed batch in the request (delivery INLINE)."""
+    unsettled: Callable[[Sequence[Unsettled]], Sequence[Outcome]]
+    """Take custody of what must be settled by identity; answers what callers are told."""
+    observers: tuple[Callable[[Batch, Sequence[Outcome]], None], ...]
+    ledger: Ledger
+    alarm: AlarmCall
+    lease_s: float
+    owner: str
+
+    def run(self, batch: Batch) -> list[Outcome]:
+        """Decide every attempt of ``batch``; identities are distinct, lines canonical.
+
+        Answers align with ``batch``. Never raises for faults of plugins and backends.
+        """
+        outcomes: list[Outcome | None] = [None] * len(batch)
+        alive = list(range(len(batch)))
+        narrowed = batch
+        for gate in self.gates:
+            if not alive:
+                break
+            verdicts = self._ask(gate, narrowed)
+            kept = []
+            for position, verdict in zip(alive, verdicts, strict=True):
+                if verdict is None:
+                    kept.append(position)
+                else:
+                    outcomes[position] = _refusal(verdict)
+            if len(kept) != len(alive):
+                alive = kept
+                narrowed = _narrow(batch, alive)
+        if alive:
+            for position, answer in zip(alive, self._sell(narrowed), strict=True):
+                outcomes[position] = answer
+        decided = [outcome for outcome in outcomes if outcome is not None]
+        if len(decided) != len(batch):
+            raise ContractError("an attempt was not decided", sale=self.sale.id)
+        for observer in self.observers:
+            self._tell(observer, batch, decided)
+        return decided
+
+    # ------------------------------------------------------------------ gates
+    def _ask(self, gate: Gate, batch: Batch) -> Verdicts:
+        try:
+            verdicts = gate.call(batch)
+            if len(verdicts) == len(batch):
+                return verdicts
+            raise ContractError(
+                f"{gate.name}.{gate.stage} answered {len(verdicts)} for {len(batch)} attempts"
+            )
+        except BaseException as error:  # noqa: BLE001 - SystemExit of a plugin is its fault too
+            self._fault(gate.stage, gate.name, error)
+            if gate.open_on_fault:
+                return [None] * len(batch)
+            closed = Rejection(Code.BUSY, {"reason": f"{gate.stage}-fault"}, BUSY_RETRY_MS)
+            return [closed] * len(batch)
+
+    # ------------------------------------------------------------------ deduct and accept
+    def _sell(self, batch: Batch) -> list[Outcome]:
+        outcomes: list[Outcome | None] = [None] * len(batch)
+        todo = list(range(len(batch)))
+        missing: dict[int, str] = {}
+        for funding_round in range(FUNDING_ROUNDS + 1):
+            missing = {}
+            self._pass(_narrow(batch, todo), todo, outcomes, missing)
+            if not missing or funding_round == FUNDING_ROUNDS:
+                break
+            if not self._refill(batch, missing):
+                break
+            todo = sorted(missing)
+        if missing:
+            left = self._left()
+            for position in missing:
+                outcomes[position] = _short_answer(batch.attempts[position], left)
+        return [outcome or busy("not-decided") for outcome in outcomes]
+
+    def _pass(
+        self,
+        batch: Batch,
+        positions: Sequence[int],
+        outcomes: list[Outcome | None],
+        missing: dict[int, str],
+    ) -> None:
+        """Deduct and accept once; the dry place of a short attempt goes to ``missing``."""
+        reserved: list[tuple[int, Reservation]] = []
+        unknown: list[tuple[int, Reservation]] = []
+        for position, attempt, answer in zip(positions, batch, self._deduct(batch), strict=True):
+            if isinstance(answer, Reservation):
+                reserved.append((position, _complete(answer, attempt, batch.epoch)))
+            elif answer is UNKNOWN:
+                # The place is not known: "" is the buyer's home, which compensate finds.
+                unknown.append((position, Reservation(attempt, "", attempt.order_no, batch.epoch)))
+            elif isinstance(answer, Outcome):
+                outcomes[position] = answer
+            elif answer.code is Code.SOLD_OUT and self.holds:
+                missing[position] = str(answer.detail.get("place", ""))
+            else:
+                outcomes[position] = _refusal(answer)
+        if unknown:
+            self._pending(batch, unknown, outcomes)
+        if reserved:
+            self._accept(batch, reserved, outcomes, missing)
+
+    def _deduct(self, batch: Batch) -> Sequence[Deducted | Outcome]:
+        try:
+            answers = self.deduct(batch)
+            if len(answers) == len(batch):
+                return answers
+            raise ContractError(
+                f"{self.deduct_name}.deduct answered {len(answers)} for {len(batch)} attempts"
+            )
+        except (UnavailableError, PermanentError) as error:
+            self._fault("deduct", self.deduct_name, error)
+            return [busy("deduct-unavailable")] * len(batch)
+        except BaseException as error:  # noqa: BLE001 - whatever it was, it may be applied
+            self._fault("deduct", self.deduct_name, error)
+            if self.holds:
+                return [UNKNOWN] * len(batch)
+            return [busy("deduct-fault")] * len(batch)  # a router holds nothing
+
+    def _accept(
+        self,
+        batch: Batch,
+        reserved: Sequence[tuple[int, Reservation]],
+        outcomes: list[Outcome | None],
+        missing: dict[int, str],
+    ) -> None:
+        items = [item for _, item in reserved]
+        lease = None
+        if self.delivery is Delivery.INLINE:
+            lease = (self.owner, self.ledger.now_ms() + int(self.lease_s * 1000))
+        try:
+            accepted = self.ledger.accept(batch, items, holds=self.holds, lease=lease)
+        except (UnavailableError, PermanentError) as error:
+            self._fault("accept", "ledger", error)
+            answer = busy("ledger-unavailable")
+            for position, _ in reserved:
+                outcomes[position] = answer
+            if self.holds:
+                self._later(batch, items, answer)
+            return
+        except BaseException as error:  # noqa: BLE001 - the commit may have happened
+            self._fault("accept", "ledger", error)
+            self._pending(batch, reserved, outcomes)
+            return
+        for (position, item), answer_or_short in zip(reserved, accepted.answers, strict=True):
+            if isinstance(answer_or_short, Short):
+                missing[position] = item.place
+            else:
+                outcomes[position] = answer_or_short
+        if self.delivery is Delivery.INLINE and accepted.batch is not None:
+            self.fulfil(self, accepted.batch)
+
+    def _pending(
+        self,
+        batch: Batch,
+        items: Sequence[tuple[int, Reservation]],
+        outcomes: list[Outcome | None],
+    ) -> None:
+        answers = self._later(
+            batch,
+            [item for _, item in items],
+            Outcome(Code.PENDING, retry_after_ms=BUSY_RETRY_MS),
+        )
+        for (position, _), answer in zip(items, answers, strict=True):
+            outcomes[position] = answer
+
+    def _later(
+        self, batch: Batch, items: Sequence[Reservation], answer: Outcome
+    ) -> Sequence[Outcome]:
+        return self.unsettled(
+            [
+                Unsettled(batch.sale, batch.epoch, batch.kind, item, self.holds, answer)
+                for item in items
+            ]
+        )
+
+    # ------------------------------------------------------------------ dry places
+    def _refill(self, batch: Batch, missing: Mapping[int, str]) -> bool:
+        wants: dict[tuple[str, str], int] = {}
+        for position, place in missing.items():
+            for line in batch.attempts[position].lines:
+                key = (place, line.sku)
+                wants[key] = wants.get(key, 0) + line.quantity
+        try:
+            return self.refill(batch.sale, batch.epoch, wants)
+        except Exception as error:  # noqa: BLE001 - the rows stay open, role topup goes on
+            self._fault("funding", self.deduct_name, error)
+            return False
+
+    def _left(self) -> Mapping[str, Left] | None:
+        try:
+            return self.ledger.left(self.sale)
+        except Exception as error:  # noqa: BLE001 - then SOLD_OUT cannot be said
+            self._fault("accept", "ledger", error)
+            return None
+
+    # ------------------------------------------------------------------ faults and observers
+    def _fault(self, stage: str, plugin: str, error: BaseException) -> None:
+        severity = "critical" if isinstance(error, ContractError) else "warning"
+        _log.warning(
+            "stage failed",
+            sale=self.sale.id,
+            mode=self.mode,
+            stage=stage,
+            plugin=plugin,
+            error=f"{type(error).__name__}: {error}",
+        )
+        self.alarm(
+            f"{stage}-fault", severity, self.sale.id, plugin=plugin, error=type(error).__name__
+        )
+
+    def _tell(
+        self,
+        observer: Callable[[Batch, Sequence[Outcome]], None],
+        batch: Batch,
+        outcomes: Sequence[Outcome],
+    ) -> None:
+        try:
+            observer(batch, outcomes)
+        except BaseException as error:  # noqa: BLE001 - an observer changes nothing
+            self._fault("batch_settled", getattr(observer, "__qualname__", "observer"), error)
+
+
+def _narrow(batch: Batch, positions: Sequence[int]) -> Batch:
+    if len(positions) == len(batch):
+        return batch
+    attempts = [batch.attempts[position] for position in positions]
+    return msgspec.structs.replace(batch, attempts=attempts)
+
+
+def _complete(item: Reservation, attempt: Attempt, epoch: int) -> Reservation:
+    """Fill what a plugin left out; the stored order number of a replay is kept (2.2)."""
+    if item.order_no and item.epoch:
+        return item
+    return Reservation(attempt, item.place, item.order_no or attempt.order_no, item.epoch or epoch)
+
+
+def _refusal(rejection: Rejection) -> Outcome:
+    detail = rejection.detail
+    return Outcome(
+        rejection.code,
+        detail=detail,
+        retry_after_ms=rejection.retry_after_ms,
+        final=bool(detail.get("final")) if detail else False,
+    )
+
+
+def _short_answer(attempt: Attempt, left: Mapping[str, Left] | None) -> Outcome:
+    """SOLD_OUT only by the ledger's truth (protocol.md 7); else BUSY: units are on their way."""
+    if left is None:
+        return busy("ledger-unavailable")
+    for sku, n in units(attempt.lines).items():
+        found = left.get(sku)
+        if found is None or found.sold_out:
+            return Outcome(Code.SOLD_OUT, detail={"sku": sku})
+        remaining = found.unallocated + found.free
+        if remaining < n and not found.open_fundings:
+            return Outcome(Code.SOLD_OUT, detail={"sku": sku, "remaining": remaining})
+    return busy("units-moving")

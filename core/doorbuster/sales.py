@@ -1,0 +1,237 @@
+"""The control plane of one sale: create, warm up, open, pause, resume, end, restock.
+
+Every command is idempotent: running it again goes on where it stopped, and none overwrites live
+stock (S4-18, S4-34, Y5). What a command does is one compare-and-set of the control row, or steps
+keyed by (sale, epoch), so a crash between them costs nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from doorbuster.errors import ConfigError, UnknownSaleError, WiringError
+from doorbuster.funding import advance
+from doorbuster.ledger import Ledger, SaleRow
+from doorbuster.model import Control, Kind, PerBuyer, Sale, SaleState
+from doorbuster.modes.control import MODE_CLOSED
+from doorbuster.settings import StageSettings, modes_of
+from doorbuster.wiring import Bound, Tier
+from doorbuster.world import World, configured_sale
+
+__all__ = ["FIRST_EPOCH", "Sales"]
+
+FIRST_EPOCH: Final = 1
+
+
+class Sales:
+    """Commands on the sales of one world. ``actor`` is who asked, for the audit."""
+
+    def __init__(self, world: World) -> None:
+        """Act on ``world``'s ledger."""
+        self._world = world
+        self._ledger: Ledger = world.ledger
+
+    # ------------------------------------------------------------------ life
+    def start(self, sale_id: str, *, actor: str) -> SaleRow:
+        """Create, warm up and open; idempotent. An ended sale stays ended."""
+        self.create(sale_id, actor=actor)
+        self.warm_up(sale_id, actor=actor)
+        return self.open(sale_id, actor=actor)
+
+    def create(self, sale_id: str, *, actor: str, again: bool = False) -> SaleRow:
+        """Write the configured sale to the ledger, all its units unallocated.
+
+        ``again`` makes the next run of a sale that has ended.
+
+        Raises:
+            UnknownSaleError: config has no such sale.
+            ConfigError: ``again`` for a sale that has not ended.
+        """
+        settings = self._world.settings
+        if sale_id not in settings.sales:
+            raise UnknownSaleError(sale_id, settings.sales)
+        sale = configured_sale(settings.sales[sale_id], settings.environment)
+        row = self._ledger.sale(sale_id)
+        run = 1 if row is None else row.run
+        if again and row is not None:
+            if row.state is not SaleState.ENDED:
+                raise ConfigError(
+                    f"sale {sale_id!r} is {row.state}; end it before it is created again",
+                    sale=sale_id,
+                )
+            run += 1
+        stages = self._stages(sale_id, sale.mode)
+        row = self._ledger.create_sale(
+            sale,
+            run=run,
+            kind=Kind.J if stages.journal == "stream" else Kind.H,
+            deduct=stages.deduct,
+            journal=stages.journal,
+            actor=actor,
+        )
+        self._world.refresh(sale_id)
+        return row
+
+    def _stages(self, sale_id: str, mode: str) -> StageSettings:
+        modes = modes_of(self._world.settings, sale_id)
+        return modes["normal" if mode == MODE_CLOSED else mode]
+
+    def warm_up(self, sale_id: str, *, actor: str) -> SaleRow:
+        """Make the grants of epoch 1 and bring their first units to the backend. Idempotent."""
+        row = self._ledger.require_sale(sale_id)
+        if row.state is not SaleState.CREATED:
+            return row
+        bound, sale = self._deductor(row)
+        router = bound.tier is Tier.ROUTER
+        if not router:
+            _done(bound.hooks["prepare"](sale, FIRST_EPOCH), "prepare", sale_id)
+        self._ledger.provision(
+            row, FIRST_EPOCH, places=bound.places(sale), backend=row.deduct, everything=router
+        )
+        advance(self._ledger, bound.hooks, msgspec.structs.replace(row, epoch=FIRST_EPOCH))
+        self._ledger.set_state(
+            row,
+            allowed=(SaleState.CREATED,),
+            to=SaleState.WARMED,
+            actor=actor,
+            epoch=FIRST_EPOCH,
+        )
+        return self._after(sale_id)
+
+    def open(self, sale_id: str, *, actor: str) -> SaleRow:
+        """Let attempts in, as far as the window does. Idempotent.
+
+        Raises:
+            ConfigError: the sale was not warmed up.
+        """
+        row = self._ledger.require_sale(sale_id)
+        if row.state is SaleState.CREATED:
+            raise ConfigError(
+                f"sale {sale_id!r} is created but not warmed up: run 'sale warmup {sale_id}', "
+                f"or 'sale start {sale_id}' for all steps",
+                sale=sale_id,
+            )
+        if row.state is not SaleState.WARMED:
+            return row
+        bound, sale = self._deductor(row)
+        if "open" in bound.hooks:
+            _done(bound.hooks["open"](sale, row.epoch), "open", sale_id)
+        self._ledger.set_state(row, allowed=(SaleState.WARMED,), to=SaleState.OPEN, actor=actor)
+        return self._after(sale_id)
+
+    def pause(self, sale_id: str, *, actor: str) -> SaleRow:
+        """Close the entrance; accepted attempts go on. Idempotent."""
+        return self._flip(sale_id, SaleState.OPEN, SaleState.PAUSED, actor)
+
+    def resume(self, sale_id: str, *, actor: str) -> SaleRow:
+        """Open the entrance again. Idempotent."""
+        return self._flip(sale_id, SaleState.PAUSED, SaleState.OPEN, actor)
+
+    def _flip(self, sale_id: str, old: SaleState, new: SaleState, actor: str) -> SaleRow:
+        row = self._ledger.require_sale(sale_id)
+        if row.state is new:
+            return row
+        if self._ledger.set_state(row, allowed=(old,), to=new, actor=actor) is None:
+            raise ConfigError(f"sale {sale_id!r} is {row.state}, not {old}", sale=sale_id)
+        return self._after(sale_id)
+
+    def end(self, sale_id: str, *, actor: str) -> SaleRow:
+        """End a sale for good; accepted attempts go on to their orders. Idempotent."""
+        row = self._ledger.require_sale(sale_id)
+        alive = [state for state in SaleState if state is not SaleState.ENDED]
+        self._ledger.set_state(row, allowed=alive, to=SaleState.ENDED, actor=actor)
+        return self._after(sale_id)
+
+    def restock(
+        self, sale_id: str, sku: str, units: int, *, actor: str, restock_id: str | None = None
+    ) -> SaleRow:
+        """Change a sku's total by ``units``, up or down, once per ``restock_id``.
+
+        Down takes only free units, as they become free (protocol.md 5.5).
+
+        Raises:
+            ConfigError: unknown sku, 0 units, or more taken away than the sale has.
+        """
+        row = self._ledger.require_sale(sale_id)
+        skus = self._ledger.skus(row)
+        if sku not in skus:
+            raise ConfigError(f"sale {sale_id!r} has no sku {sku!r}; it has {', '.join(skus)}")
+        if units == 0:
+            raise ConfigError("restock by 0 units changes nothing; give +N or -N")
+        self._ledger.restock(
+            row, sku, units, restock_id=restock_id or uuid.uuid4().hex, actor=actor
+        )
+        if units < 0 and row.epoch:
+            self._ledger.take_wanted(row, router=self._deductor(row)[0].tier is Tier.ROUTER)
+        else:
+            runtime = self._world.runtimes.get(sale_id)
+            if runtime is not None:
+                self._world.tell("units_returned", sale_id, runtime.view.sale, [sku])
+        return self._after(sale_id)
+
+    # ------------------------------------------------------------------ views
+    def status(self, sale_id: str) -> dict[str, Any]:
+        """State, mode, promise and units of one sale, as plain values."""
+        row = self._ledger.require_sale(sale_id)
+        report = self._ledger.report(row)
+        runtime = self._world.runtimes.get(sale_id)
+        return {
+            "sale": row.sale,
+            "run": row.run,
+            "state": str(row.state),
+            "epoch": row.epoch,
+            "deduct": row.deduct,
+            "journal": row.journal,
+            "mode": {"requested": row.requested, "fuse": row.fuse, "effective": row.effective},
+            "version": row.version,
+            "promise": None if runtime is None else self._world.pipeline(runtime).promise,
+            "skus": report.equation,
+            "counts": dict(report.counts),
+            "balanced": report.balanced,
+        }
+
+    def control_of(self, row: SaleRow) -> Control:
+        """The control values that a holder's places get pushed (protocol.md 6.6)."""
+        return Control(
+            version=row.version,
+            per_buyer=PerBuyer(row.limits.sku, row.limits.sale, row.limits.attempt),
+            sku_limits=row.limits.skus,
+            paused=row.state is not SaleState.OPEN,
+        )
+
+    # ------------------------------------------------------------------ helpers
+    def _deductor(self, row: SaleRow) -> tuple[Bound, Sale]:
+        runtime = self._world.runtimes.get(row.sale)
+        if runtime is None:
+            raise UnknownSaleError(row.sale, self._world.runtimes)
+        return self._world.wiring.bound(row.sale, row.deduct), runtime.view.sale
+
+    def _after(self, sale_id: str) -> SaleRow:
+        """Refresh this process's view, push control to a holder, answer the row."""
+        self._world.refresh(sale_id)
+        row = self._ledger.require_sale(sale_id)
+        if row.epoch:
+            bound, sale = self._deductor(row)
+            if "push" in bound.hooks:
+                missed = bound.hooks["push"](sale, row.epoch, self.control_of(row))
+                if missed:
+                    self._world.alarm("control-not-pushed", "warning", sale_id, places=len(missed))
+        return row
+
+
+def _done(answer: Any, hook: str, sale_id: str) -> None:
+    if not answer:
+        raise WiringError(f"the deduct plugin's {hook} of sale {sale_id!r} is not done yet")
+
+
+def missing_sales(world: World) -> Mapping[str, Sale]:
+    """Configured sales that the ledger lacks."""
+    return {
+        sale_id: runtime.view.sale
+        for sale_id, runtime in world.runtimes.items()
+        if runtime.view.row is None
+    }

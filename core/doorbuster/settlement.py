@@ -1,0 +1,140 @@
+"""Attempts whose outcome is not known: settled by identity, never guessed (protocol.md 4.6).
+
+While its process lives, the in-memory queue settles them unasked; a PENDING answer's signed
+receipt lets any process do it when the buyer asks. Both commit the same tombstone: where an
+intent is stored, it wins; else the identity is ABORTED for good and a hold goes back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from doorbuster.context import AlarmCall
+from doorbuster.errors import BackendError
+from doorbuster.identity import Receipt, ServerKey, parse_lines
+from doorbuster.ledger import Ledger, outcome_of
+from doorbuster.model import Attempt, Kind, Reservation, Sale
+from doorbuster.outcomes import Code, Outcome
+from doorbuster.pipeline import Unsettled, busy
+
+__all__ = ["MARGIN_MS", "Settlements", "receipt_of", "settle_by_receipt"]
+
+MARGIN_MS: Final = 1000
+"""After a receipt's deadline a call may still be on its way; wait this much longer."""
+_QUEUE_MAX: Final = 100_000
+_CHUNK: Final = 500
+
+Settled = Callable[[Unsettled, Outcome], None]
+
+
+class Settlements:
+    """The queue behind role ``resolve``. Thread-safe and bounded."""
+
+    def __init__(self, ledger: Ledger, alarm: AlarmCall, on_settled: Settled) -> None:
+        """``on_settled`` hears each final answer."""
+        self._ledger = ledger
+        self._alarm = alarm
+        self._on_settled = on_settled
+        self._lock = threading.Lock()
+        self._queue: deque[Unsettled] = deque()
+        self._log = structlog.get_logger("doorbuster.settlement").bind()
+
+    def __len__(self) -> int:
+        """Count what waits."""
+        return len(self._queue)
+
+    def add(self, items: Sequence[Unsettled]) -> None:
+        """Queue items; what is over the bound is left to receipts and the sweeper, loudly."""
+        with self._lock:
+            room = _QUEUE_MAX - len(self._queue)
+            self._queue.extend(items[:room])
+        if len(items) > room:
+            self._alarm("settlement-overflow", "critical", items[0].sale.id, left=len(items) - room)
+
+    def run_once(self) -> bool:
+        """Settle a chunk; True when something was settled. A fault leaves all of it queued."""
+        with self._lock:
+            chunk = [self._queue.popleft() for _ in range(min(_CHUNK, len(self._queue)))]
+        groups: dict[tuple[str, int, int, bool], list[Unsettled]] = {}
+        for item in chunk:
+            key = (item.sale.id, item.sale.run, item.epoch, item.holds)
+            groups.setdefault(key, []).append(item)
+        settled = False
+        for group in groups.values():
+            try:
+                self._settle(group)
+                settled = True
+            except BackendError as error:
+                self._log.warning("settlement waits", error=str(error), items=len(group))
+                with self._lock:
+                    self._queue.extend(group)
+        return settled
+
+    def _settle(self, group: Sequence[Unsettled]) -> None:
+        first = group[0]
+        stored = self._ledger.tombstone(
+            first.sale,
+            first.epoch,
+            [item.reservation for item in group],
+            code=Code.BUSY,
+            holds=first.holds,
+        )
+        for n, item in enumerate(group):
+            if stored is None:
+                answer = busy("stale-epoch")
+            elif (row := stored[n]) is None:
+                answer = Outcome(Code.BUSY, final=True, detail={"reason": "aborted"})
+            else:
+                answer = outcome_of(row, item.reservation.attempt.fingerprint)
+            self._on_settled(item, answer)
+
+
+def receipt_of(key: ServerKey, item: Unsettled, deadline_ms: int) -> str:
+    """Sign what settles ``item`` later; ``deadline_ms`` is ledger time."""
+    attempt = item.reservation.attempt
+    return key.sign(
+        Receipt(
+            sale=item.sale.id,
+            run=item.sale.run,
+            buyer=attempt.buyer,
+            request_id=attempt.request_id,
+            fingerprint=attempt.fingerprint,
+            epoch=item.epoch,
+            place=item.reservation.place,
+            kind=str(item.kind),
+            deadline_ms=deadline_ms,
+        )
+    )
+
+
+def settle_by_receipt(
+    ledger: Ledger, key: ServerKey, sale: Sale, receipt: Receipt, *, holds: bool
+) -> Outcome:
+    """Settle one identity by its verified receipt; PENDING before its deadline and margin.
+
+    Raises:
+        BackendError: the ledger could not be asked.
+    """
+    if ledger.now_ms() < receipt.deadline_ms + MARGIN_MS:
+        return Outcome(Code.PENDING, retry_after_ms=MARGIN_MS)
+    attempt = Attempt(
+        lines=parse_lines(receipt.fingerprint),
+        buyer=receipt.buyer,
+        request_id=receipt.request_id,
+        sale=sale.id,
+        order_no=key.order_no(sale.id, receipt.run, receipt.buyer, receipt.request_id),
+        fingerprint=receipt.fingerprint,
+    )
+    item = Reservation(attempt, receipt.place, attempt.order_no, receipt.epoch)
+    answers: list[Outcome] = []
+    queue = Settlements(ledger, lambda *_, **__: None, lambda _, answer: answers.append(answer))
+    unsettled = Unsettled(
+        sale, receipt.epoch, Kind(receipt.kind), item, holds, Outcome(Code.PENDING)
+    )
+    queue._settle([unsettled])
+    return answers[0]

@@ -1,0 +1,464 @@
+"""From names to pipelines: load plugins, build instances, compile every mode of every sale.
+
+Selection is by name from config, never by who answers first. Only names that config uses are
+loaded, one by one, so one broken plugin cannot stop another sale's. Everything wrong with a mode
+is said when config loads, with where it stands and what to do, never at 20:00.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from enum import StrEnum
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+import msgspec
+import pluggy
+import structlog
+
+from doorbuster import hookspecs
+from doorbuster.clock import Clock
+from doorbuster.context import AlarmCall, Context, Metrics, PluginOptions
+from doorbuster.errors import (
+    ConfigError,
+    PluginNotInstalledError,
+    SettingError,
+    SettingProblem,
+    UnknownPluginError,
+    WiringError,
+    nearest,
+)
+from doorbuster.funding import refill_holder, refill_router
+from doorbuster.hookspecs import Delivery
+from doorbuster.ledger import Ledger
+from doorbuster.model import Kind, Sale
+from doorbuster.outcomes import Outcome
+from doorbuster.pipeline import Gate, Pipeline, Unsettled
+from doorbuster.settings import (
+    PluginSettings,
+    Settings,
+    StageSettings,
+    convert_options,
+    modes_of,
+    plugin_of,
+)
+
+__all__ = ["GROUP", "PROMISES", "Bound", "Tier", "Wiring", "find_entry_points", "load_class"]
+
+GROUP: Final = "doorbuster.plugins"
+PROMISES: Final = ("none", "relaxed", "host", "quorum", "database")
+"""What ACCEPTED may survive, weakest first (design: promises)."""
+
+_SPECS: Final = (
+    hookspecs.Stages,
+    hookspecs.Holder,
+    hookspecs.Journal,
+    hookspecs.Broker,
+    hookspecs.PersistExtras,
+    hookspecs.Observers,
+)
+_HOLDER_NEEDS: Final = ("compensate", "prepare", "credit", "open", "retire")
+_HOLDER_OPTIONAL: Final = ("debit", "count", "holds", "adopt", "push")
+_JOURNAL_NEEDS: Final = ("freeze", "seed", "read", "trim")
+_BROKER_NEEDS: Final = ("enqueue", "receive", "settle")
+_EXTRAS: Final = {  # module -> extra, for plugins of this distribution
+    "redis": "redis",
+    "kafka": "kafka",
+    "psycopg": "postgres",
+    "pymysql": "mysql",
+    "cachetools": "cache",
+    "pytest": "testing",
+    "hypothesis": "testing",
+}
+
+
+class Tier(StrEnum):
+    """Who decides with a deduct plugin, by the hooks it offers (design: tiers)."""
+
+    ROUTER = "router"
+    HOLDER = "holder"
+    JOURNAL = "journal"
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """A built plugin: its instance and its bound hook methods."""
+
+    name: str
+    use: str
+    sale: str | None
+    instance: Any
+    hooks: Mapping[str, Callable[..., Any]]
+    on_fault: str
+
+    @property
+    def tier(self) -> Tier:
+        """The tier of a deduct plugin."""
+        if all(hook in self.hooks for hook in (*_HOLDER_NEEDS, *_JOURNAL_NEEDS)):
+            return Tier.JOURNAL
+        return Tier.HOLDER if "compensate" in self.hooks else Tier.ROUTER
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """How orders reach a worker, for an enqueue plugin."""
+        found = getattr(self.instance, "delivery", None)
+        return found if isinstance(found, Delivery) else None
+
+    def places(self, sale: Sale) -> list[str]:
+        """The places that warm-up funds; one when the plugin names none."""
+        return list(self.hooks["places"](sale)) if "places" in self.hooks else ["all"]
+
+
+# ------------------------------------------------------------------ loading one name
+def find_entry_points() -> dict[str, EntryPoint]:
+    """All installed plugins by name, without importing any of them."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def load_class(use: str, *, where: str = "") -> type[Any]:
+    """Import the class of one plugin.
+
+    Raises:
+        UnknownPluginError: it names the known ones and the nearest.
+        PluginNotInstalledError: it names the extra to install.
+        ConfigError: the plugin's own import failed.
+    """
+    points = find_entry_points()
+    if use not in points:
+        raise UnknownPluginError(use, points, where=where)
+    try:
+        found = points[use].load()
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        raise PluginNotInstalledError(
+            use, extra=_EXTRAS.get(module), missing=error.name or "?", where=where
+        ) from error
+    except Exception as error:
+        at = f"{where}: " if where else ""
+        raise ConfigError(
+            f"{at}plugin {use!r} ({points[use].value}) cannot be imported: "
+            f"{type(error).__name__}: {error}",
+            plugin=use,
+        ) from error
+    if not isinstance(found, type):
+        raise ConfigError(f"plugin {use!r} ({points[use].value}) is not a class", plugin=use)
+    return found
+
+
+# ------------------------------------------------------------------ the whole wiring
+class Wiring:
+    """Every instance and every compiled mode of one settings snapshot.
+
+    ``stores`` keeps plugins' state by instance name and outlives this object, so that limiter,
+    breaker and cache state survives a reload.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        alarm: AlarmCall,
+        metrics: Metrics,
+        stores: MutableMapping[str, MutableMapping[str, Any]],
+        fulfil: Callable[[Pipeline, int], None],
+        unsettled: Callable[[Sequence[Unsettled]], Sequence[Outcome]],
+        owner: str,
+    ) -> None:
+        """Only bind; :meth:`compile_sale` builds."""
+        self.settings = settings
+        self._ledger = ledger
+        self._clock = clock
+        self._alarm = alarm
+        self._metrics = metrics
+        self._stores = stores
+        self._fulfil = fulfil
+        self._unsettled = unsettled
+        self._owner = owner
+        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
+        for spec in _SPECS:
+            self._manager.add_hookspecs(spec)
+        self._built: dict[tuple[str, str | None], Bound] = {}
+
+    # ---------------------------------------------------------------- instances
+    def bound(self, sale_id: str, name: str, *, where: str = "") -> Bound:
+        """Build (once) the instance that ``name`` means for this sale.
+
+        Raises:
+            ConfigError: unknown, not installed, bad options, wrong hooks.
+        """
+        declared, owner = plugin_of(self.settings, sale_id, name)
+        key = (name, owner)
+        if key not in self._built:
+            self._built[key] = self._build(name, owner, declared, where)
+        return self._built[key]
+
+    def _build(self, name: str, owner: str | None, declared: PluginSettings, where: str) -> Bound:
+        cls = load_class(declared.use, where=where)
+        table = f"sales.{owner}.plugins.{name}" if owner else f"plugins.{name}"
+        raw = dict(declared.options)
+        options_type = getattr(cls, "Options", PluginOptions)
+        own_fault = "on_fault" in getattr(options_type, "__struct_fields__", ())
+        chosen = None if own_fault else raw.pop("on_fault", None)
+        options = convert_options(options_type, raw, tuple(table.split(".")))
+        context = Context(
+            name=name,
+            environment=self.settings.environment,
+            clock=self._clock,
+            alarm=self._alarm,
+            metrics=self._metrics,
+            log=structlog.get_logger(f"doorbuster.plugin.{name}").bind(sale=owner),
+            ledger=self._ledger.view(),
+            state=self._stores.setdefault(f"{owner or '*'}/{name}", {}),
+            servers=self.settings.servers,
+            sale=owner,
+        )
+        try:
+            instance = cls(options, context)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"{table}: plugin {declared.use!r} could not be built: "
+                f"{type(error).__name__}: {error}",
+                plugin=name,
+            ) from error
+        on_fault = chosen or getattr(options, "on_fault", None) or getattr(cls, "on_fault", None)
+        return Bound(
+            name=name,
+            use=declared.use,
+            sale=owner,
+            instance=instance,
+            hooks=self._register(instance, name, owner, declared.use),
+            on_fault=_on_fault(str(on_fault or "closed"), cls, table),
+        )
+
+    def _register(
+        self, instance: Any, name: str, owner: str | None, use: str
+    ) -> dict[str, Callable[..., Any]]:
+        full = f"{owner or '*'}/{name}"
+        try:
+            self._manager.register(instance, name=full)
+            self._manager.check_pending()
+        except (pluggy.PluginValidationError, ValueError) as error:
+            if self._manager.has_plugin(full):
+                self._manager.unregister(name=full)
+            raise WiringError(
+                f"plugin {use!r} ({full}) does not fit the hooks: {error}", plugin=name
+            ) from error
+        hooks: dict[str, Callable[..., Any]] = {}
+        for caller in self._manager.get_hookcallers(instance) or ():
+            for impl in caller.get_hookimpls():
+                if impl.plugin is instance:
+                    hooks[caller.name] = _bind(impl, caller, use)
+        return hooks
+
+    # ---------------------------------------------------------------- modes
+    def compile_sale(self, sale: Sale) -> dict[str, Pipeline]:
+        """Compile every mode of one configured sale, by mode.
+
+        Raises:
+            WiringError: every problem of every mode, a line each.
+        """
+        modes: dict[str, Pipeline] = {}
+        problems: list[str] = []
+        for mode, stages in modes_of(self.settings, sale.id).items():
+            try:
+                modes[mode] = self._compile(sale, mode, stages)
+            except ConfigError as error:
+                problems.append(str(error))
+        if problems:
+            raise WiringError("\n".join(dict.fromkeys(problems)), sale=sale.id)
+        return modes
+
+    def _compile(self, sale: Sale, mode: str, stages: StageSettings) -> Pipeline:
+        where = f"sale {sale.id!r}, mode {mode!r}"
+        gates = [
+            (stage, self._offering(sale.id, name, stage, where))
+            for stage, names in (("filter", stages.filter), ("limit", stages.limit))
+            for name in names
+        ]
+        deduct = self._offering(sale.id, stages.deduct, "deduct", where)
+        _check_tier(deduct, f"{where}, stage deduct")
+        enqueue = self.bound(sale.id, stages.enqueue, where=f"{where}, stage enqueue")
+        delivery = _check_delivery(enqueue, stages.journal, f"{where}, stage enqueue")
+        persist = self._offering(sale.id, stages.persist, "persist", where)
+        promise = self._promise(sale.id, deduct, stages.journal, where)
+        holds = deduct.tier is not Tier.ROUTER
+        used = [*(bound for _, bound in gates), deduct, enqueue, persist]
+        return Pipeline(
+            sale=sale,
+            mode=mode,
+            promise=promise,
+            kind=Kind.J if stages.journal == "stream" else Kind.H,
+            gates=tuple(
+                Gate(bound.name, stage, bound.hooks[stage], bound.on_fault == "open")
+                for stage, bound in gates
+            ),
+            deduct_name=stages.deduct,
+            deduct=deduct.hooks["deduct"],
+            holds=holds,
+            delivery=delivery,
+            persist_name=stages.persist,
+            persist=persist.hooks["persist"],
+            refill=partial(refill_holder, self._ledger, deduct.hooks)
+            if holds
+            else partial(refill_router, self._ledger),
+            fulfil=self._fulfil,
+            unsettled=self._unsettled,
+            observers=tuple(
+                bound.hooks["batch_settled"]
+                for bound in {id(b): b for b in used}.values()
+                if "batch_settled" in bound.hooks
+            ),
+            ledger=self._ledger,
+            alarm=self._alarm,
+            lease_s=self.settings.workers.lease_s,
+            owner=self._owner,
+        )
+
+    def _offering(self, sale_id: str, name: str, stage: str, where: str) -> Bound:
+        bound = self.bound(sale_id, name, where=f"{where}, stage {stage}")
+        if stage not in bound.hooks:
+            offered = ", ".join(sorted(bound.hooks)) or "nothing"
+            raise WiringError(
+                f"{where}: {name!r} is listed under {stage} but offers {offered}; "
+                f"list it where it belongs, or name a plugin that offers {stage}",
+                sale=sale_id,
+                stage=stage,
+                plugin=name,
+            )
+        return bound
+
+    def _promise(self, sale_id: str, deduct: Bound, journal: str, where: str) -> str:
+        if journal == "stream":
+            if deduct.tier is not Tier.JOURNAL:
+                raise WiringError(
+                    f"{where}: journal 'stream' needs a deduct plugin of tier journal, "
+                    f"{deduct.name!r} is a {deduct.tier}; use journal = 'ledger'",
+                    sale=sale_id,
+                    stage="deduct",
+                )
+            pair = str(getattr(deduct.instance, "promise", "none"))
+        else:
+            pair = "none" if self._ledger.database.in_memory else "database"
+        least = self.settings.sales[sale_id].promise if sale_id in self.settings.sales else None
+        if least is not None and PROMISES.index(pair) < PROMISES.index(least):
+            raise WiringError(
+                f"{where}: {deduct.name!r} with journal {journal!r} promises {pair!r}, "
+                f"less than the sale's promise = {least!r}; lower it or change the pair",
+                sale=sale_id,
+            )
+        return pair
+
+    def observers(self, hook: str, sale_id: str) -> tuple[Callable[..., Any], ...]:
+        """Observers of ``hook`` among the instances that serve this sale."""
+        return tuple(
+            bound.hooks[hook]
+            for bound in self._built.values()
+            if hook in bound.hooks and bound.sale in (None, sale_id)
+        )
+
+    def close(self) -> None:
+        """Close every instance that has a ``close``; one that fails is logged."""
+        log = structlog.get_logger("doorbuster.wiring").bind()
+        for bound in self._built.values():
+            close = getattr(bound.instance, "close", None)
+            if callable(close):
+                try:
+                    close()
+                except Exception as error:  # noqa: BLE001 - the others must close too
+                    log.error("plugin close failed", plugin=bound.name, error=str(error))
+        self._built.clear()
+
+
+# ------------------------------------------------------------------ checks
+def _bind(impl: Any, caller: Any, use: str) -> Callable[..., Any]:
+    """One hook method as a plain call in the order of its spec."""
+    where = f"plugin {use!r}, hook {caller.name!r}"
+    function = impl.function
+    if impl.hookwrapper or impl.wrapper or impl.tryfirst or impl.trylast:
+        raise WiringError(
+            f"{where}: wrappers and ordering flags are refused; the config list is the order",
+            plugin=use,
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise WiringError(
+            f"{where}: a stage is synchronous; write 'def', and do I/O in it directly", plugin=use
+        )
+    wanted = tuple(caller.spec.argnames)
+    if tuple(impl.argnames) == wanted:
+        return function  # type: ignore[no-any-return]
+    if set(impl.argnames) < set(wanted) and caller.name not in vars(hookspecs.Stages):
+        picks = [wanted.index(name) for name in impl.argnames]
+        return lambda *values: function(*[values[n] for n in picks])
+    raise WiringError(
+        f"{where}: takes ({', '.join(impl.argnames)}), expected ({', '.join(wanted)})",
+        plugin=use,
+    )
+
+
+def _on_fault(value: str, cls: type[Any], table: str) -> str:
+    allowed = ("open", "closed", *getattr(cls, "on_fault_values", ()))
+    if value not in allowed:
+        raise SettingError(
+            [
+                SettingProblem(
+                    f"{table}.on_fault",
+                    f"{value!r} is not one of {', '.join(allowed)}{nearest(value, allowed)}",
+                )
+            ]
+        )
+    return value
+
+
+def _check_tier(deduct: Bound, where: str) -> None:
+    """A deduct plugin is a router, or offers all that a holder needs (design: tiers)."""
+    offered = [hook for hook in (*_HOLDER_NEEDS, *_HOLDER_OPTIONAL) if hook in deduct.hooks]
+    if offered and (missing := _missing(_HOLDER_NEEDS, deduct.hooks)):
+        raise WiringError(
+            f"{where}: {deduct.name!r} offers {', '.join(offered)} but lacks "
+            f"{', '.join(missing)}; a holder needs them all, a router none",
+            stage="deduct",
+            plugin=deduct.name,
+        )
+    journal = [hook for hook in _JOURNAL_NEEDS if hook in deduct.hooks]
+    needed = (*_JOURNAL_NEEDS, *_HOLDER_NEEDS)
+    if journal and (missing := _missing(needed, deduct.hooks)):
+        raise WiringError(
+            f"{where}: {deduct.name!r} offers {', '.join(journal)} but lacks "
+            f"{', '.join(missing)}; tier journal needs them all",
+            stage="deduct",
+            plugin=deduct.name,
+        )
+
+
+def _check_delivery(enqueue: Bound, journal: str, where: str) -> Delivery:
+    delivery = enqueue.delivery
+    if delivery is None:
+        raise WiringError(
+            f"{where}: {enqueue.name!r} has no class attribute 'delivery'; "
+            "set it to Delivery.CLAIM, INLINE or BROKER, or name an enqueue plugin",
+            stage="enqueue",
+            plugin=enqueue.name,
+        )
+    if delivery is Delivery.BROKER and (missing := _missing(_BROKER_NEEDS, enqueue.hooks)):
+        raise WiringError(
+            f"{where}: {enqueue.name!r} has delivery BROKER but lacks {', '.join(missing)}",
+            stage="enqueue",
+            plugin=enqueue.name,
+        )
+    if delivery is Delivery.INLINE and journal == "stream":
+        raise WiringError(
+            f"{where}: {enqueue.name!r} persists in the request, which journal 'stream' has no "
+            "commit for; use journal = 'ledger' or another enqueue",
+            stage="enqueue",
+            plugin=enqueue.name,
+        )
+    return delivery
+
+
+def _missing(needed: Iterable[str], hooks: Mapping[str, Any]) -> list[str]:
+    return [hook for hook in needed if hook not in hooks]

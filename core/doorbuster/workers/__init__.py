@@ -1,0 +1,1 @@
+"""Worker roles, one file each; :mod:`doorbuster.workers.runner` runs them."""

@@ -1,0 +1,108 @@
+"""Role ``compensate``: holds go back, accepted units return (protocol.md 4.3, 4.4).
+
+Its own lane (S0-60): a plugin's ``compensate`` is never called on the request side. Each step
+is idempotent by order_no, whatever asked for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from doorbuster.errors import BackendError
+from doorbuster.ledger import Job, units
+from doorbuster.model import Compensation, IntentState
+from doorbuster.outcomes import UNKNOWN
+from doorbuster.runtime import SaleRuntime
+from doorbuster.wiring import Tier
+from doorbuster.workers.role import Tools
+
+__all__ = ["Compensate"]
+
+_JOBS: Final = 200
+_BACKOFF_MAX_S: Final = 30.0
+
+
+class Compensate:
+    """Leases jobs of the compensation lane and takes each to its end."""
+
+    name = "compensate"
+
+    def __init__(self, tools: Tools) -> None:
+        """Work on the sales of ``tools.world``."""
+        self._tools = tools
+
+    def run_once(self) -> bool:
+        """Do one lease's worth of jobs; one that fails waits with back-off, alone."""
+        tools = self._tools
+        runtimes = tools.world.by_sid()
+        jobs = tools.ledger.claim_jobs(
+            {sid: runtime.id for sid, runtime in runtimes.items()},
+            limit=_JOBS,
+            lease_s=tools.settings.lease_s,
+        )
+        for job in jobs:
+            try:
+                done = self._do(runtimes[job.sid], job)
+            except BackendError as error:
+                tools.alarm("compensate-failed", "warning", runtimes[job.sid].id, error=str(error))
+                done = False
+            if not done:
+                pause = min(_BACKOFF_MAX_S, 0.1 * 2 ** min(job.tries, 10))
+                tools.ledger.retry_job(job, after_s=pause)
+        return bool(jobs)
+
+    def _do(self, runtime: SaleRuntime, job: Job) -> bool:
+        tools, item = self._tools, job.reservation
+        if job.returned_as is not None:
+            self._void(runtime, job)
+            if tools.ledger.finish_return(job):
+                self._returned(runtime, job, job.returned_as)
+        places = tools.ledger.places_of(job.sid, item.epoch)
+        backend = places.get(item.place) or next(iter(places.values()), None)
+        if backend is None:
+            return False
+        bound = tools.world.deductor(runtime.id, backend)
+        if bound is None:
+            return False
+        if bound.tier is Tier.ROUTER:
+            tools.ledger.forget_job(job, backend_done=True)
+            return True
+        undo = job.returned_as is None
+        given = (
+            {
+                sku: n - job.phantom.get(sku, 0)
+                for sku, n in units(item.attempt.lines).items()
+                if n > job.phantom.get(sku, 0)
+            }
+            if undo
+            else {}
+        )
+        state = "ABORTED" if undo else "RETURNED"
+        (answer,) = bound.hooks["compensate"]([Compensation(item, state, job.code, given)])
+        if answer is UNKNOWN:
+            return False
+        row = runtime.view.row
+        current = row is not None and row.epoch == item.epoch
+        tools.ledger.forget_job(job, backend_done=current)
+        return True
+
+    def _void(self, runtime: SaleRuntime, job: Job) -> None:
+        """Make sure no order of a returned unit lives on, before the unit is free (4.4 b)."""
+        pipeline = self._tools.world.pipeline(runtime)
+        hooks = self._tools.world.wiring.bound(runtime.id, pipeline.persist_name).hooks
+        if "void" in hooks:
+            hooks["void"](job.reservation)
+
+    def _returned(self, runtime: SaleRuntime, job: Job, state: IntentState) -> None:
+        attempt, sale = job.reservation.attempt, runtime.view.sale
+        runtime.known.drop(attempt.buyer, attempt.request_id)
+        tell = self._tools.world.tell
+        tell("units_returned", sale.id, sale, sorted(units(attempt.lines)))
+        tell("order_changed", sale.id, sale, job.reservation.order_no, "RETURNING", str(state))
+
+    def waiting(self) -> int:
+        """Count jobs of the sales this process knows."""
+        return self._tools.ledger.jobs(list(self._tools.world.by_sid()))
+
+    def finish(self) -> None:
+        """Nothing is held between two rounds."""
