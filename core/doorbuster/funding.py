@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from doorbuster.errors import ContractError
 from doorbuster.ledger import UNALLOCATED, FundingRow, Ledger, SaleRow
@@ -34,21 +34,15 @@ class _Gathers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: set[tuple[str, str]] = set()
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
 
-    def take(self, key: tuple[str, str]) -> bool:
+    def of(self, key: tuple[str, str]) -> threading.Lock:
         with self._lock:
-            if key in self._open:
-                return False
-            self._open.add(key)
-            return True
-
-    def give(self, key: tuple[str, str]) -> None:
-        with self._lock:
-            self._open.discard(key)
+            return self._locks.setdefault(key, threading.Lock())
 
 
 _gathers = _Gathers()
+_GATHER_WAIT_S: Final = 1.0  # a gather is a few calls; past that its backend is in trouble
 
 
 def refill_holder(
@@ -64,12 +58,17 @@ def refill_holder(
         return False
     moved = False
     for (place, sku), n in sorted(wants.items()):
-        if not _gathers.take((sale.id, sku)):
+        gather = _gathers.of((sale.id, sku))
+        if not gather.acquire(blocking=False):
+            # Another batch's gather is open: wait for it, then simply try the place again.
+            if gather.acquire(timeout=_GATHER_WAIT_S):
+                gather.release()
+                moved = True
             continue
         try:
             moved |= _refill_one(ledger, hooks, row, place, sku, n)
         finally:
-            _gathers.give((sale.id, sku))
+            gather.release()
     return moved
 
 

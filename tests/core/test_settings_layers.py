@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dynaconf import Dynaconf
-from dynaconf.utils.parse_conf import converters
+from dynaconf import Dynaconf  # type: ignore[import-untyped]  # ships no types
+from dynaconf.utils.parse_conf import converters  # type: ignore[import-untyped]  # as above
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -417,7 +417,7 @@ def test_variables_cover_in_the_order_of_their_names() -> None:
 def test_nothing_else_configures_the_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hostile: dict[str, str]
 ) -> None:
-    """dynaconf's own variables, ``.env`` and a ``settings.toml`` in the working folder are mute."""
+    """A ``.env``, a ``settings.toml`` in the working folder, dynaconf's own variables: all mute."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "settings.toml").write_text('environment = "evil"\n')
     (tmp_path / ".env").write_text("DOORBUSTER_ENVIRONMENT=evil\n")

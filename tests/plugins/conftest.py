@@ -1,5 +1,6 @@
 """What the plugin tests share: a manual clock, a context without a core, short makers."""
 
+import sys
 import threading
 
 import pytest
@@ -60,11 +61,11 @@ def make_context(clock, alarms):
 def make_sale():
     """Build a sale: ``make_sale(gold=3)``, quotas by ``per_buyer`` or per sku."""
 
-    def make(id="drop", run=1, per_buyer=None, sku_limits=None, **skus):
+    def make(name="drop", run=1, per_buyer=None, sku_limits=None, **skus):
         own = sku_limits or {}
         units = skus or {"gold": 10}
         return Sale(
-            id,
+            name,
             {sku: Sku(sku, n, own.get(sku)) for sku, n in units.items()},
             per_buyer=per_buyer or PerBuyer(),
             run=run,
@@ -108,6 +109,9 @@ def make_batch(make_sale):
 def in_threads():
     """Run ``work(n)`` in ``count`` threads that start together; answer what each returned."""
 
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # change threads as often as can be: races show
+
     def run(work, count=64):
         start = threading.Barrier(count)
         results, errors = [None] * count, []
@@ -128,4 +132,5 @@ def in_threads():
         assert not any(thread.is_alive() for thread in threads)
         return results
 
-    return run
+    yield run
+    sys.setswitchinterval(interval_s)

@@ -4,9 +4,9 @@ import random
 
 import msgspec
 import pytest
-from doorbuster_limiter import BuyerRate
 
 from doorbuster.plugin import Code
+from doorbuster_limiter import BuyerRate
 
 
 @pytest.fixture
@@ -128,6 +128,13 @@ def test_the_table_is_bounded(make_rate, ask):
     rate = make_rate(every_s=5, buyers_max=10)
     assert ask(rate, *[f"b{n}" for n in range(100)]) == "+" * 100
     assert kept(rate) == [("drop", f"b{n}") for n in range(90, 100)]
+
+
+def test_who_passed_longest_ago_is_forgotten_first(make_rate, ask):
+    """The bound forgets by the last pass, not by the first: the active keep their turn."""
+    rate = make_rate(every_s=5, burst=2, buyers_max=2)
+    ask(rate, "ann", "bob", "ann", "cid")
+    assert kept(rate) == [("drop", "ann"), ("drop", "cid")]
 
 
 def test_forgetting_never_scans(make_rate, ask, clock):

@@ -2,9 +2,9 @@
 
 import msgspec
 import pytest
-from doorbuster_limiter import DenyList
 
 from doorbuster.plugin import Code
+from doorbuster_limiter import DenyList
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import pluggy
 import pytest
-from doorbuster_mq import Direct, Outbox
 
 from doorbuster import hookspecs
 from doorbuster.plugin import Delivery, PluginOptions
+from doorbuster_mq import Direct, Outbox
 
 
 @pytest.mark.parametrize(

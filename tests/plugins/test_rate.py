@@ -5,9 +5,9 @@ import threading
 
 import msgspec
 import pytest
-from doorbuster_limiter import Rate
 
 from doorbuster.plugin import Code
+from doorbuster_limiter import Rate
 
 
 @pytest.fixture

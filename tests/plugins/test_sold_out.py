@@ -4,9 +4,9 @@ import threading
 
 import msgspec
 import pytest
-from doorbuster_local_cache import SoldOut
 
 from doorbuster.plugin import Code, Outcome, SoldOutRead, UnavailableError
+from doorbuster_local_cache import SoldOut
 
 
 class Reads:

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 import sqlalchemy as sa
-from doorbuster_db_stock import AtomicStock, Orders, SegmentedStock
 
 from doorbuster.plugin import Persisted, PluginOptions, Reservation, stable_hash
+from doorbuster_db_stock import AtomicStock, Orders, SegmentedStock
 
 
 def segmented(make_context, **options):
@@ -70,12 +70,13 @@ class OneTable:
 
     def __init__(self, won):
         self.engine = sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)
-        columns = "environment sale buyer request_id lines amount_minor currency state".split()
+        words = ["environment", "sale", "buyer", "request_id", "lines", "currency", "state"]
         self.table = sa.Table(
             "orders",
             sa.MetaData(),
             sa.Column("order_no", sa.String, unique=True),
-            *[sa.Column(name, sa.String) for name in columns],
+            *[sa.Column(word, sa.String) for word in words],
+            sa.Column("amount_minor", sa.BigInteger),
             sa.Column("created_at_ms", sa.BigInteger),
         )
         self.table.create(self.engine)
@@ -98,6 +99,8 @@ class OneTable:
 
 
 class Creating:
+    """The open creating transaction."""
+
     def __init__(self, connection, won, reservations):
         self.connection, self.won = connection, won
         self.answers = [Persisted.CREATED if r in won else Persisted.EXISTS for r in reservations]

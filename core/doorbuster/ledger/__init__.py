@@ -1,11 +1,15 @@
 """The durable truth of units, intents and orders. Start at :mod:`doorbuster.ledger.ledger`."""
 
-from doorbuster.ledger.accept import Accepted, Short, outcome_of, units
+from doorbuster.ledger.accept import Accepted
 from doorbuster.ledger.control import Limits, SaleRow, judge
-from doorbuster.ledger.grants import UNALLOCATED, FundingRow, Left
+from doorbuster.ledger.fundings import UNALLOCATED, FundingRow
+from doorbuster.ledger.grants import Left
+from doorbuster.ledger.invariants import Report
 from doorbuster.ledger.ledger import Ledger
 from doorbuster.ledger.outbox import Claim
 from doorbuster.ledger.returns import Job
+from doorbuster.ledger.room import Short
+from doorbuster.ledger.stored import outcome_of, units
 
 __all__ = [
     "UNALLOCATED",
@@ -16,6 +20,7 @@ __all__ = [
     "Ledger",
     "Left",
     "Limits",
+    "Report",
     "SaleRow",
     "Short",
     "judge",

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from doorbuster.errors import ConfigError
 from doorbuster.ledger import schema
 from doorbuster.ledger.audit import write_audit
 from doorbuster.model import Kind, PerBuyer, Sale, SaleState, Sku
@@ -30,6 +31,7 @@ __all__ = [
     "load",
     "load_all",
     "load_skus",
+    "raise_version",
     "set_state",
 ]
 
@@ -184,10 +186,17 @@ def create(
     """Write a new run with all its units unallocated; the row that is there already wins.
 
     Idempotent: the same (environment, sale, run) twice is once, and nothing is overwritten.
+
+    Raises:
+        ConfigError: an earlier run of the sale is not ended; two runs must not sell at once.
     """
     found = find(connection, sale.environment, sale.id)
     if found is not None and found.run >= run:
         return found
+    if found is not None and found.state is not SaleState.ENDED:
+        raise ConfigError(
+            f"sale {sale.id}: run {found.run} is {found.state}; end it before run {run} is created"
+        )
     limits = msgspec.json.encode(Limits.of(sale.per_buyer, sale.skus)).decode()
     sid = connection.execute(
         schema.sales.insert().returning(schema.sales.c.sid),
@@ -256,7 +265,7 @@ def set_state(
     if not changed:
         return None
     write_audit(connection, sid, actor, "sale.state", {"to": str(to)}, now_ms)
-    _raise_version(connection, sid)
+    raise_version(connection, sid)
     return load(connection, sid)
 
 
@@ -281,12 +290,12 @@ def change(
         values["limits_max"] = msgspec.json.encode(before.limits_max.highest(limits)).decode()
     connection.execute(sa.update(schema.sales).where(schema.sales.c.sid == sid).values(**values))
     write_audit(connection, sid, actor, action, detail, now_ms)
-    _raise_version(connection, sid)
+    raise_version(connection, sid)
     return load(connection, sid)
 
 
-def _raise_version(connection: sa.Connection, sid: int) -> None:
-    """Raise the version in the control row and in every grant that still accepts."""
+def raise_version(connection: sa.Connection, sid: int) -> None:
+    """Raise the version in the control row and in the sale's grants (docs/decisions/0004)."""
     sales, grants = schema.sales, schema.grants
     connection.execute(
         sa.update(sales).where(sales.c.sid == sid).values(version=sales.c.version + 1)

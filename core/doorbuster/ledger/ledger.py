@@ -24,28 +24,25 @@ from doorbuster.identity import ServerKey
 from doorbuster.ledger import (
     audit,
     control,
+    fundings,
     grants,
     invariants,
     migrations,
     outbox,
+    reads,
     restock,
     returns,
     schema,
 )
-from doorbuster.ledger.accept import (
-    STALE,
-    Accepted,
-    Fenced,
-    Stored,
-    accept,
-    outcome_of,
-    read_stored,
-)
+from doorbuster.ledger.accept import STALE, Accepted, accept, answer_from_stored
 from doorbuster.ledger.control import SaleRow
 from doorbuster.ledger.database import Database, new_batch_id
-from doorbuster.ledger.grants import FundingRow, Left
+from doorbuster.ledger.fundings import FundingRow
+from doorbuster.ledger.grants import Left
 from doorbuster.ledger.outbox import Claim, CreatingTransaction
 from doorbuster.ledger.returns import Job
+from doorbuster.ledger.room import Fenced
+from doorbuster.ledger.stored import Stored, outcome_of, read_stored
 from doorbuster.model import (
     Batch,
     IntentState,
@@ -73,6 +70,7 @@ class Ledger:
         self._clock = clock
         self._lock = threading.Lock()
         self._sids: dict[tuple[str, int], int] = {}
+        self._skus: dict[int, tuple[str, ...]] = {}
 
     @classmethod
     def open(
@@ -274,7 +272,7 @@ class Ledger:
             UnknownOutcomeError: it may be applied; settle by identity.
         """
         sid = self.sid(batch.sale)
-        skus = sorted(batch.sale.skus)
+        skus = self._skus_of(sid)
 
         def work(connection: sa.Connection) -> Accepted:
             return accept(
@@ -293,17 +291,21 @@ class Ledger:
         try:
             return self.database.transact(work)
         except Fenced:
-            answers = [found or _stale() for found in self._stored_answers(sid, items)]
+            with self.database.read() as connection:
+                answers = answer_from_stored(connection, sid, items, STALE)
             return Accepted(answers, None, (), undo=False)
 
-    def _stored_answers(self, sid: int, items: Sequence[Reservation]) -> list[Outcome | None]:
-        keys = [(item.attempt.buyer, item.attempt.request_id) for item in items]
-        with self.database.read() as connection:
-            stored = read_stored(connection, sid, keys)
-        return [
-            outcome_of(row, item.attempt.fingerprint) if (row := stored.get(key)) else None
-            for key, item in zip(keys, items, strict=True)
-        ]
+    def _skus_of(self, sid: int) -> tuple[str, ...]:
+        """The skus of a run, sorted: fixed when it was created, whatever config says now."""
+        found = self._skus.get(sid)
+        if found is None:
+            table = schema.stock
+            query = sa.select(table.c.sku).where(table.c.sid == sid).order_by(table.c.sku)
+            with self.database.read() as connection:
+                found = tuple(connection.execute(query).scalars())
+            with self._lock:
+                self._skus[sid] = found
+        return found
 
     def results(self, row: SaleRow, identities: Sequence[tuple[str, str]]) -> list[Outcome | None]:
         """Answer (buyer, request_id) pairs from what is stored; ``None`` for the unknown."""
@@ -341,8 +343,9 @@ class Ledger:
     # ------------------------------------------------------------------ units
     def left(self, sale: Sale) -> dict[str, Left]:
         """Read what is left per sku, in one snapshot."""
+        sid = self.sid(sale)
         with self.database.read() as connection:
-            return grants.left(connection, self.sid(sale))
+            return grants.left(connection, sid)
 
     def unallocated(self, row: SaleRow, sku: str) -> int:
         """Units of a sku that no grant has."""
@@ -355,8 +358,16 @@ class Ledger:
             )
 
     def gather(self, sale: Sale, epoch: int, wants: Mapping[tuple[str, str], int]) -> int:
-        """Bring units to dry places of a router; answer how many moved (protocol.md 5.3)."""
+        """Bring units to dry places of a router; answer how many moved (protocol.md 5.3).
+
+        Where a read shows that there is nothing to move, the write lock is not taken: a sale
+        that is sold out asks this for every batch.
+        """
         sid = self.sid(sale)
+        with self.database.read() as connection:
+            there = grants.left(connection, sid)
+        if not any(there[sku].unallocated or there[sku].free for _, sku in wants if sku in there):
+            return 0
         return self.database.transact(
             lambda connection: grants.gather(connection, sid, epoch, wants, self.now_ms())
         )
@@ -374,7 +385,7 @@ class Ledger:
     ) -> bool:
         """Write a PLANNED funding row; False when the id is there already (5.1)."""
         return self.database.transact(
-            lambda connection: grants.plan(
+            lambda connection: fundings.plan(
                 connection,
                 funding_id,
                 sid=row.sid,
@@ -399,17 +410,17 @@ class Ledger:
     def open_fundings(self, row: SaleRow) -> list[FundingRow]:
         """Read the moves under way, oldest first."""
         with self.database.read() as connection:
-            return grants.open_fundings(connection, row.sid)
+            return fundings.open_fundings(connection, row.sid)
 
     def move(self, funding_id: str, debited: int | None) -> FundingRow:
         """PLANNED -> MOVED or CANCELLED (5.2)."""
         return self.database.transact(
-            lambda connection: grants.move(connection, funding_id, debited)
+            lambda connection: fundings.move(connection, funding_id, debited)
         )
 
     def credited(self, funding_ids: Sequence[str]) -> None:
         """MOVED -> CREDITED."""
-        self.database.transact(lambda connection: grants.credited(connection, funding_ids))
+        self.database.transact(lambda connection: fundings.credited(connection, funding_ids))
 
     def free_units(self, row: SaleRow) -> dict[tuple[str, str], int]:
         """Free units of each ACTIVE grant of the current epoch, by (place, sku)."""
@@ -451,7 +462,7 @@ class Ledger:
     ) -> list[Claim]:
         """Close ``settled`` batches and lease new ones, in one transaction (one fsync)."""
         with self.database.read() as connection:
-            if not settled and not outbox.pending(connection):
+            if not settled and not outbox.is_pending(connection):
                 return []
 
         def work(connection: sa.Connection) -> list[Claim]:
@@ -482,19 +493,27 @@ class Ledger:
 
     def settle_persisted(
         self, sale: Sale, reservations: Sequence[Reservation], answers: Sequence[Persisted]
-    ) -> None:
-        """Move what a persist plugin created on to CREATED; REFUSED becomes a dead letter."""
+    ) -> list[Reservation]:
+        """Move what a persist plugin created on to CREATED; REFUSED becomes a dead letter.
+
+        Answers the new dead letters. A refusal of an intent that is no longer RESERVED is none:
+        its return has won, and the void refused it.
+        """
         sid = self.sid(sale)
         pairs = list(zip(reservations, answers, strict=True))
         created = [item for item, answer in pairs if answer is not Persisted.REFUSED]
         refused = [item for item, answer in pairs if answer is Persisted.REFUSED]
 
-        def work(connection: sa.Connection) -> None:
+        def work(connection: sa.Connection) -> list[Reservation]:
             outbox.mark_created(connection, created)
-            for item in refused:
-                outbox.dead_letter(connection, sid, item, "persist refused", self.now_ms())
+            now_ms = self.now_ms()
+            return [
+                item
+                for item in refused
+                if outbox.dead_letter(connection, sid, item, "persist refused", now_ms)
+            ]
 
-        self.database.transact(work)
+        return self.database.transact(work)
 
     @contextmanager
     def creating(self, reservations: Sequence[Reservation]) -> Iterator[CreatingTransaction]:
@@ -561,10 +580,18 @@ class Ledger:
             lambda connection: returns.finish_return(connection, job, self.now_ms())
         )
 
-    def forget_job(self, job: Job, *, backend_done: bool) -> None:
-        """Close a job of the lane."""
-        self.database.transact(
-            lambda connection: returns.forget_job(connection, job, backend_done=backend_done)
+    def forget_job(self, job: Job, *, backend_done: bool, epoch: int | None = None) -> bool:
+        """Close a job of the lane; False when it stays, because ``epoch`` is over (4.4).
+
+        ``epoch`` is the one whose backend was told; give it whenever there can be another.
+
+        Raises:
+            ContractError: the units of a return were not given back yet.
+        """
+        return self.database.transact(
+            lambda connection: returns.forget_job(
+                connection, job, backend_done=backend_done, epoch=epoch
+            )
         )
 
     def retry_job(self, job: Job, *, after_s: float) -> None:
@@ -590,41 +617,14 @@ class Ledger:
     def orders(
         self, sale: str, *, buyer: str | None = None, limit: int = 100
     ) -> list[dict[str, Any]]:
-        """Read orders of a sale, newest first."""
-        table = schema.orders
-        query = (
-            sa.select(table)
-            .where(table.c.environment == self.environment, table.c.sale == sale)
-            .order_by(table.c.id.desc())
-            .limit(limit)
-        )
-        if buyer is not None:
-            query = query.where(table.c.buyer == buyer)
+        """Read orders of a sale, of every run, newest first."""
         with self.database.read() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]
+            return reads.read_orders(connection, self.environment, sale, buyer, limit)
 
     def order(self, order_no: str) -> dict[str, Any] | None:
         """Read one order with its intent's state and its release, or ``None``."""
-        table, releases = schema.orders, schema.releases
         with self.database.read() as connection:
-            row = connection.execute(
-                sa.select(table).where(
-                    table.c.environment == self.environment, table.c.order_no == order_no
-                )
-            ).one_or_none()
-            if row is None:
-                return None
-            sale = control.find(connection, self.environment, row.sale)
-            found = dict(row._mapping)
-            if sale is not None:
-                key = (row.buyer, row.request_id)
-                intent = read_stored(connection, sale.sid, [key]).get(key)
-                found["intent_state"] = None if intent is None else str(intent.state)
-            release = connection.execute(
-                sa.select(releases).where(releases.c.order_no == order_no)
-            ).one_or_none()
-            found["release"] = None if release is None else dict(release._mapping)
-            return found
+            return reads.read_order(connection, self.environment, order_no)
 
     def report(self, row: SaleRow) -> invariants.Report:
         """Check I1-I7 of one sale against its rows, in one snapshot."""
@@ -655,16 +655,15 @@ class LedgerReads:
 
     def sold_out(self, sale: Sale) -> SoldOutRead:
         """Which skus have no unit left, read once (protocol.md 7.1)."""
-        read_at_s = self._ledger._clock.monotonic_s()
-        row = self._ledger.require_sale(sale.id)
-        found = self._ledger.left(sale)
+        ledger = self._ledger
+        sid = ledger.sid(sale)
+        read_at_s = ledger._clock.monotonic_s()
+        with ledger.database.read() as connection:  # one snapshot: units, epoch and version
+            row = control.load(connection, sid)
+            found = grants.left(connection, sid)
         return SoldOutRead(
             skus=frozenset(sku for sku, left in found.items() if left.sold_out),
             epoch=row.epoch,
             version=row.version,
             read_at_s=read_at_s,
         )
-
-
-def _stale() -> Outcome:
-    return Outcome(STALE.code, detail=STALE.detail, retry_after_ms=STALE.retry_after_ms)

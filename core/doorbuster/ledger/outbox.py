@@ -8,13 +8,14 @@ or when those that are lie in a dead letter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
+from doorbuster.errors import ContractError
 from doorbuster.identity import parse_lines
-from doorbuster.ledger import schema
+from doorbuster.ledger import queries, schema
 from doorbuster.model import Attempt, IntentState, Reservation
 from doorbuster.outcomes import Persisted
 
@@ -23,14 +24,13 @@ __all__ = [
     "CreatingTransaction",
     "claim",
     "dead_letter",
+    "is_pending",
     "mark_created",
     "pending",
     "reserved",
     "reservations_of",
     "settle",
 ]
-
-_CHUNK: Final = 400
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -131,6 +131,13 @@ def settle(connection: sa.Connection, batches: Sequence[int]) -> int:
     ).rowcount
 
 
+def is_pending(connection: sa.Connection) -> bool:
+    """Whether any batch is not done."""
+    table = schema.outbox
+    query = sa.select(table.c.batch).where(table.c.done == 0).limit(1)
+    return connection.execute(query).first() is not None
+
+
 def pending(connection: sa.Connection, sids: Sequence[int] | None = None) -> int:
     """Count batches that are not done, of some sales or of all."""
     table = schema.outbox
@@ -145,62 +152,61 @@ def mark_created(connection: sa.Connection, reservations: Sequence[Reservation])
 
     An intent that is RETURNING meanwhile stays so: ``void`` wins (protocol.md 4.5).
     """
-    table = schema.intents
-    ids = [item.intent for item in reservations]
-    for start in range(0, len(ids), _CHUNK):
-        connection.execute(
-            sa.update(table)
-            .where(
-                table.c.id.in_(ids[start : start + _CHUNK]),
-                table.c.state == IntentState.RESERVED,
-            )
-            .values(state=IntentState.CREATED)
-        )
+    sql = queries.load(connection.dialect.name)
+    if reservations:
+        connection.exec_driver_sql(sql["create_intents"], (_ids(reservations),))
 
 
 def dead_letter(
     connection: sa.Connection, sid: int, item: Reservation, reason: str, now_ms: int
-) -> None:
-    """Keep a REFUSED order for a person; the intent stays RESERVED. Once per order_no."""
-    table = schema.dead_letters
-    have = connection.execute(
-        sa.select(table.c.order_no).where(table.c.order_no == item.order_no)
-    ).first()
-    if have is None:
-        connection.execute(
-            table.insert(),
-            {
-                "order_no": item.order_no,
-                "sid": sid,
-                "intent": item.intent,
-                "reason": reason[:200],
-                "at_ms": now_ms,
-            },
+) -> bool:
+    """Keep a REFUSED order for a person; the intent stays RESERVED. Once per order_no.
+
+    False when nothing was written: it is kept already, or the intent is not RESERVED, because
+    its return has won and the refusal was the void's.
+    """
+    table, intents = schema.dead_letters, schema.intents
+    waits = connection.execute(
+        sa.select(intents.c.id).where(
+            intents.c.id == item.intent,
+            intents.c.state == IntentState.RESERVED,
+            ~sa.exists().where(table.c.order_no == item.order_no),
         )
+    ).first()
+    if waits is None:
+        return False
+    connection.execute(
+        table.insert(),
+        {
+            "order_no": item.order_no,
+            "sid": sid,
+            "intent": item.intent,
+            "reason": reason[:200],
+            "at_ms": now_ms,
+        },
+    )
+    return True
 
 
 class CreatingTransaction:
     """Implements :class:`doorbuster.context.Creating` on one connection."""
 
     def __init__(self, connection: sa.Connection, reservations: Sequence[Reservation]) -> None:
-        """Move what is RESERVED to CREATED; answer the rest from its state."""
+        """Move what is RESERVED to CREATED; answer the rest from its state.
+
+        Raises:
+            ContractError: a reservation does not carry the number of its intent.
+        """
         self._connection = connection
-        table = schema.intents
-        ids = sorted(item.intent for item in reservations)
-        states: dict[int, str] = {}
-        for start in range(0, len(ids), _CHUNK):
-            part = table.c.id.in_(ids[start : start + _CHUNK])
-            states |= {
-                row.id: row.state
-                for row in connection.execute(sa.select(table.c.id, table.c.state).where(part))
-            }
-            connection.execute(
-                sa.update(table)
-                .where(part, table.c.state == IntentState.RESERVED)
-                .values(state=IntentState.CREATED)
-            )
-        self.won = [item for item in reservations if states[item.intent] == IntentState.RESERVED]
-        self.answers = [_answer(states[item.intent]) for item in reservations]
+        sql = queries.load(connection.dialect.name)
+        ids = _ids(reservations)
+        before = dict(connection.exec_driver_sql(sql["intent_states"], (ids,)).tuples().all())
+        lost = [item.order_no for item in reservations if item.intent not in before]
+        if lost:
+            raise ContractError(f"{len(lost)} reservations name no intent, the first: {lost[0]}")
+        connection.exec_driver_sql(sql["create_intents"], (ids,))
+        self.won = [item for item in reservations if before[item.intent] == IntentState.RESERVED]
+        self.answers = [_answer(before[item.intent]) for item in reservations]
 
     def execute(self, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute ``statement`` for ``rows``; nothing for no rows."""
@@ -208,9 +214,13 @@ class CreatingTransaction:
             self._connection.execute(statement, list(rows))
 
 
+def _ids(reservations: Sequence[Reservation]) -> str:
+    return msgspec.json.encode(sorted(item.intent for item in reservations)).decode()
+
+
 def _answer(state: str) -> Persisted:
+    """RESERVED was moved now; an order was written before, or never will be (protocol.md 4.5)."""
     if state == IntentState.RESERVED:
         return Persisted.CREATED
-    # A returned or returning intent has its void or its release: it is not created again.
-    gone = (IntentState.RETURNING, IntentState.RELEASED, IntentState.ABORTED)
-    return Persisted.REFUSED if state in gone else Persisted.EXISTS
+    written = (IntentState.CREATED, IntentState.PAID)
+    return Persisted.EXISTS if state in written else Persisted.REFUSED

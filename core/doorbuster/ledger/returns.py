@@ -7,17 +7,19 @@ that decided them; any worker resumes it. Units come back exactly once: by the u
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
 
 from doorbuster.errors import ContractError
 from doorbuster.identity import parse_lines
-from doorbuster.ledger import schema
-from doorbuster.ledger.accept import Fenced, Stored, queue_undo, read_stored, units
+from doorbuster.ledger import control, schema
+from doorbuster.ledger.accept import Undo, queue_undo, undo_code
 from doorbuster.ledger.audit import write_audit
-from doorbuster.model import PER_SALE, Attempt, GrantState, IntentState, Reservation
+from doorbuster.ledger.room import Fenced
+from doorbuster.ledger.stored import Stored, identity_of, read_stored, units
+from doorbuster.model import PER_SALE, Attempt, GrantState, IntentState, Kind, Reservation
 from doorbuster.outcomes import Code
 
 __all__ = [
@@ -38,8 +40,6 @@ RETURN_STATES: Final[Mapping[IntentState, tuple[IntentState, ...]]] = {
     IntentState.REFUNDED: (IntentState.PAID,),
 }
 """End state of a return -> states it may start from (design: order states)."""
-
-_Undo: TypeAlias = tuple[Reservation, Code, Mapping[str, int]]
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -70,19 +70,20 @@ def tombstone(
 ) -> list[Stored | None]:
     """Write intent(ABORTED, code) where none is; answer what was stored before, else ``None``.
 
-    Where an intent won, nothing is undone unless the hold lies under another grant than it.
+    Where an intent won, nothing is undone unless the hold lies under another grant than it. A
+    tombstone commits only while the epoch is the sale's, of kind H, and every grant of it is
+    ACTIVE, read in this transaction: after the fence the fence itself is the proof (4.3).
 
     Raises:
-        Fenced: a grant of the epoch is not ACTIVE; the transaction must roll back, and the
-            answer is BUSY without ``final`` (protocol.md 4.3).
+        Fenced: the epoch is over; the transaction must roll back, and the answer is BUSY
+            without ``final``.
     """
-    table = schema.intents
-    keys = [(item.attempt.buyer, item.attempt.request_id) for item in items]
+    keys = [identity_of(item.attempt) for item in items]
     stored = read_stored(connection, sid, keys)
     new = {key: item for key, item in zip(keys, items, strict=True) if key not in stored}
     if new:
         connection.execute(
-            table.insert(),
+            schema.intents.insert(),
             [
                 {
                     "sid": sid,
@@ -97,32 +98,33 @@ def tombstone(
                     "batch": batch,
                     "at_ms": now_ms,
                 }
-                for _, item in sorted(new.items())
+                for _, item in sorted(new.items(), key=lambda pair: pair[0])
             ],
         )
-    grants = schema.grants
-    fenced = connection.execute(
-        sa.select(grants.c.sku).where(
-            grants.c.sid == sid, grants.c.epoch == epoch, grants.c.state != GrantState.ACTIVE
-        )
-    ).first()
-    if fenced:
+    if not _is_active(connection, sid, epoch):
         raise Fenced
     if holds:
-        undo: list[_Undo] = [(item, code, {}) for item in new.values()]
-        for key, item in zip(keys, items, strict=True):
-            row = stored.get(key)
-            if row is not None and not _justified(row, item, epoch):
-                undo.append((item, Code(row.code) if row.code is not None else Code.BUSY, {}))
+        undo: list[Undo] = [(item, code, {}) for item in new.values()]
+        undo += [
+            (item, undo_code(row), {})
+            for key, item in zip(keys, items, strict=True)
+            if (row := stored.get(key)) is not None and not row.justifies(item.place, epoch)
+        ]
         if undo:
             queue_undo(connection, sid, epoch, undo, now_ms)
     return [stored.get(key) for key in keys]
 
 
-def _justified(row: Stored, item: Reservation, epoch: int) -> bool:
-    """A hold is justified only by a live intent of the same grant (protocol.md 4.3)."""
-    same_grant = row.epoch == epoch and row.place == item.place
-    return row.state is not IntentState.ABORTED and same_grant
+def _is_active(connection: sa.Connection, sid: int, epoch: int) -> bool:
+    """Whether ``epoch`` is the sale's, of kind H, with all of its grants ACTIVE."""
+    row = control.load(connection, sid)
+    grants = schema.grants
+    states = set(
+        connection.execute(
+            sa.select(grants.c.state).where(grants.c.sid == sid, grants.c.epoch == epoch).distinct()
+        ).scalars()
+    )
+    return row.epoch == epoch and row.kind is Kind.H and states == {GrantState.ACTIVE}
 
 
 def begin_return(
@@ -178,8 +180,8 @@ def begin_return(
 def finish_return(connection: sa.Connection, job: Job, now_ms: int) -> bool:
     """Give the units back in one transaction, for any state of the grant (protocol.md 4.4 c).
 
-    Final state, release row, quota minus, grant minus, ``unallocated`` plus. False when another
-    worker has done it.
+    Final state, release row, quota minus, grant minus, ``unallocated`` plus; a dead letter of
+    the order is answered by this. False when another worker has done it.
     """
     assert job.returned_as is not None  # noqa: S101 - a RETURNED job always names its end state
     table, item = schema.intents, job.reservation
@@ -234,6 +236,8 @@ def finish_return(connection: sa.Connection, job: Job, now_ms: int) -> bool:
             "backend_done": 0,
         },
     )
+    letters = schema.dead_letters
+    connection.execute(sa.delete(letters).where(letters.c.order_no == item.order_no))
     detail = {"order_no": item.order_no, "reason": job.reason, "lines": item.attempt.fingerprint}
     action = f"order.{job.returned_as.lower()}"
     write_audit(connection, job.sid, job.actor, action, detail, now_ms)
@@ -241,16 +245,19 @@ def finish_return(connection: sa.Connection, job: Job, now_ms: int) -> bool:
 
 
 def _lower_quota(connection: sa.Connection, sid: int, buyer: str, need: Mapping[str, int]) -> None:
-    """Lower every scope that the accept raised: the sale's always, a sku's where it is kept."""
-    quotas = schema.quotas
-    for scope, n in [(PER_SALE, sum(need.values())), *sorted(need.items())]:
+    """Lower every scope that the accept raised: the sale's, and each sku's where it has several."""
+    quotas, stock = schema.quotas, schema.stock
+    skus = connection.execute(
+        sa.select(sa.func.count()).select_from(stock).where(stock.c.sid == sid)
+    ).scalar_one()
+    per_sku = sorted(need.items()) if skus > 1 else []
+    for scope, n in [(PER_SALE, sum(need.values())), *per_sku]:
         hit = connection.execute(
             sa.update(quotas)
             .where(quotas.c.sid == sid, quotas.c.buyer == buyer, quotas.c.scope == scope)
             .values(bought=quotas.c.bought - n)
         )
-        if scope == PER_SALE:
-            _must_hit(hit, f"quota of {scope}")
+        _must_hit(hit, f"quota of {scope}")
 
 
 def _must_hit(result: sa.CursorResult[Any], what: str) -> None:
@@ -313,13 +320,26 @@ def retry_job(connection: sa.Connection, job: Job, *, due_ms: int) -> None:
     connection.execute(sa.update(table).where(table.c.id == job.id).values(leased_until_ms=due_ms))
 
 
-def forget_job(connection: sa.Connection, job: Job, *, backend_done: bool) -> None:
-    """The backend has the end state (or is gone): the job is over."""
-    if backend_done and job.returned_as is not None:
-        table = schema.releases
-        connection.execute(
-            sa.update(table)
-            .where(table.c.order_no == job.reservation.order_no)
-            .values(backend_done=1)
-        )
-    connection.execute(sa.delete(schema.compensations).where(schema.compensations.c.id == job.id))
+def forget_job(
+    connection: sa.Connection, job: Job, *, backend_done: bool, epoch: int | None = None
+) -> bool:
+    """The backend has the end state (or is gone): the job is over. True when it is.
+
+    ``epoch`` is the one whose backend was told; when it is no longer the sale's, ``backend_done``
+    is not set and the job stays, due at once, for the backend of the new epoch (protocol.md 4.4).
+
+    Raises:
+        ContractError: the units of a return were not given back yet; its job must not be lost.
+    """
+    table, releases = schema.compensations, schema.releases
+    if job.returned_as is not None:
+        this = releases.c.order_no == job.reservation.order_no
+        if connection.execute(sa.select(releases.c.order_no).where(this)).first() is None:
+            raise ContractError(f"return of {job.reservation.order_no} is not finished")
+        if backend_done:
+            if epoch is not None and control.load(connection, job.sid).epoch != epoch:
+                retry_job(connection, job, due_ms=0)
+                return False
+            connection.execute(sa.update(releases).where(this).values(backend_done=1))
+    connection.execute(sa.delete(table).where(table.c.id == job.id))
+    return True

@@ -31,8 +31,10 @@ def convert_options(kind: type[T], raw: Mapping[str, Any], path: Path) -> T:
         raise SettingError(report.problems)
     try:
         options = section(kind, raw, path, report)
-    except (TypeError, ValueError) as error:  # the plugin's own __post_init__ refused
-        report.add(path, str(error))
+    except (TypeError, ValueError) as error:
+        if not report.problems:  # the plugin's own __post_init__ refused
+            report.add(path, str(error))
+        raise SettingError(report.problems) from error
     if report.problems:
         raise SettingError(report.problems)
     return options

@@ -69,15 +69,24 @@ def _words(info: Any) -> str:
             return f"a number{_bounds(info)}"
         case msgspec.inspect.LiteralType():
             return f"one of {', '.join(map(repr, info.values))}"
-        case msgspec.inspect.VarTupleType():
-            return "a list of texts"
         case msgspec.inspect.StrType():
             return "text"
-        case _:
+        case msgspec.inspect.BoolType():
+            return "true or false"
+        case msgspec.inspect.CollectionType():
+            inner = info.item_type
+            return "a list of texts" if isinstance(inner, msgspec.inspect.StrType) else "a list"
+        case msgspec.inspect.DictType() | msgspec.inspect.StructType():
             return "a table"
+        case msgspec.inspect.EnumType():
+            return f"one of {', '.join(repr(member.value) for member in info.cls)}"
+        case _:
+            return "another kind of value"
 
 
 def _bounds(info: Any) -> str:
     low = f" from {info.ge}" if info.ge is not None else ""
     low = f" above {info.gt}" if info.gt is not None else low
-    return low + (f" to {info.le}" if info.le is not None else "")
+    high = f" to {info.le}" if info.le is not None else ""
+    high = f" and below {info.lt}" if info.lt is not None else high
+    return low + high

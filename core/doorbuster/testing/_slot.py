@@ -16,7 +16,6 @@ import msgspec
 
 from doorbuster.plugin import (
     Attempt,
-    Batch,
     Code,
     Compensated,
     Compensation,
@@ -31,7 +30,7 @@ from doorbuster.plugin import (
     canonical_lines,
 )
 
-__all__ = ["Slot", "busy"]
+__all__ = ["Slot", "Terms", "busy"]
 
 _SEED: Final = "SEED"
 _OPEN: Final = "OPEN"  # FROZEN belongs to journals: a holder is never frozen (protocol.md 6.1)
@@ -53,6 +52,16 @@ class _Record(msgspec.Struct):
     refusal: Rejection | None = None
 
 
+class Terms(msgspec.Struct, frozen=True):
+    """What every attempt of one batch at one slot is judged by. ``limits``: scope -> units."""
+
+    epoch: int
+    fence: Rejection | None
+    now_s: float
+    attempt_limit: int | None
+    limits: Mapping[str, int]
+
+
 class Slot:
     """One place: stock, quotas, records. Every method is one atomic step under ``lock``."""
 
@@ -63,11 +72,11 @@ class Slot:
         self.control: Control | None = None
         self.left: dict[str, int] = dict.fromkeys(skus, 0)
         self.held: dict[str, int] = defaultdict(int)
-        self.bought: dict[tuple[str, str], int] = defaultdict(int)
+        self.bought: dict[str, dict[str, int]] = defaultdict(dict)  # scope -> buyer -> units
         self.records: dict[tuple[str, str], _Record] = {}
         self.applied: dict[str, int] = {}
 
-    def fence(self) -> Rejection | None:
+    def _fence(self) -> Rejection | None:
         """Refuse what is new while the slot is not open, or the sale is paused (6.6)."""
         if self.state != _OPEN:
             return busy("not-ready")
@@ -75,32 +84,43 @@ class Slot:
             return Rejection(Code.CLOSED, {"reason": "paused"})
         return None
 
-    def deduct(
-        self, attempt: Attempt, batch: Batch, fence: Rejection | None, now_s: float
-    ) -> Deducted:
+    def terms(self, sale: Sale, epoch: int, fence: Rejection | None, now_s: float) -> Terms:
+        """Work out once by what all attempts of a batch are judged.
+
+        Of the batch's limits and the pushed ones the smaller counts (protocol.md 6.6).
+        """
+        pushed = PerBuyer() if self.control is None else self.control.per_buyer
+        limits = {_SALE: _smaller(sale.per_buyer.sale, pushed.sale)}
+        for sku in self.left:
+            limits[sku] = _smaller(*self._sku_limits(sku, sale))
+        return Terms(
+            epoch=epoch,
+            fence=fence or self._fence(),
+            now_s=now_s,
+            attempt_limit=_smaller(sale.per_buyer.attempt, pushed.attempt),
+            limits={scope: limit for scope, limit in limits.items() if limit is not None},
+        )
+
+    def deduct(self, attempt: Attempt, terms: Terms) -> Deducted:
         """Judge one attempt: replay, fence, deadline, limit, stock, write (protocol.md 3.3)."""
-        record = self.records.get((attempt.buyer, attempt.request_id))
+        key = (attempt.buyer, attempt.request_id)
+        record = self.records.get(key)
         if record is not None:
             return self._replay(record, attempt)
-        if fence is not None:
-            return fence
-        if attempt.deadline_s is not None and now_s > attempt.deadline_s:
+        if terms.fence is not None:
+            return terms.fence
+        if attempt.deadline_s is not None and terms.now_s > attempt.deadline_s:
             return busy("expired")
         need = _units(attempt)
-        over = self._over_limit(attempt.buyer, need, batch.sale)
-        if over is not None:
-            return over
-        if any(sku not in self.left for sku in need):  # never credited here: not zero, not sold out
-            return busy("not-ready")
-        if any(self.left[sku] < n for sku, n in need.items()):
-            return Rejection(Code.SOLD_OUT, {"place": self.place})
+        refusal = self._over_limit(attempt.buyer, need, terms) or self._short(need)
+        if refusal is not None:
+            return refusal
         for sku, n in need.items():
             self.left[sku] -= n
             self.held[sku] += n
         self._add_bought(attempt.buyer, need, 1)
-        reservation = Reservation(attempt, self.place, attempt.order_no, batch.epoch)
-        key = (attempt.buyer, attempt.request_id)
-        self.records[key] = _Record(_HELD, _content(attempt), reservation, now_s)
+        reservation = Reservation(attempt, self.place, attempt.order_no, terms.epoch)
+        self.records[key] = _Record(_HELD, _content(attempt), reservation, terms.now_s)
         return reservation
 
     def _replay(self, record: _Record, attempt: Attempt) -> Deducted:
@@ -112,19 +132,24 @@ class Slot:
         first = record.reservation
         return Reservation(attempt, self.place, first.order_no, first.epoch)
 
-    def _over_limit(self, buyer: str, need: Mapping[str, int], sale: Sale) -> Rejection | None:
-        """Compare with the smaller of the batch's limit and the pushed one (protocol.md 6.6)."""
-        pushed = PerBuyer() if self.control is None else self.control.per_buyer
+    def _over_limit(self, buyer: str, need: Mapping[str, int], terms: Terms) -> Rejection | None:
         total = sum(need.values())
-        limit = _smaller(sale.per_buyer.attempt, pushed.attempt)
-        if limit is not None and total > limit:
-            return Rejection(Code.OVER_LIMIT, {"limit": limit, "scope": "attempt"})
-        wants = [(_SALE, total, _smaller(sale.per_buyer.sale, pushed.sale))]
-        wants += [(sku, n, _smaller(*self._sku_limits(sku, sale))) for sku, n in need.items()]
-        for scope, n, limit in wants:
-            bought = self.bought.get((buyer, scope), 0)
-            if limit is not None and bought + n > limit:
+        if terms.attempt_limit is not None and total > terms.attempt_limit:
+            return Rejection(Code.OVER_LIMIT, {"limit": terms.attempt_limit, "scope": "attempt"})
+        for scope, limit in terms.limits.items():
+            n = total if scope == _SALE else need.get(scope, 0)
+            bought = self.bought[scope].get(buyer, 0)
+            if n and bought + n > limit:
                 return Rejection(Code.OVER_LIMIT, {"limit": limit, "bought": bought})
+        return None
+
+    def _short(self, need: Mapping[str, int]) -> Rejection | None:
+        for sku in need:
+            if sku not in self.left:  # this slot never had it: not zero, not sold out
+                return busy("not-ready")
+        for sku, n in need.items():
+            if self.left[sku] < n:
+                return Rejection(Code.SOLD_OUT, {"place": self.place})
         return None
 
     def _sku_limits(self, sku: str, sale: Sale) -> tuple[int | None, int | None]:
@@ -147,8 +172,13 @@ class Slot:
         return [Hold(reservation, age_s) for reservation, age_s in ages if age_s >= older_than_s]
 
     def _add_bought(self, buyer: str, need: Mapping[str, int], sign: int) -> None:
-        for scope, n in [(_SALE, sum(need.values())), *need.items()]:
-            self.bought[buyer, scope] += sign * n
+        self._raise_bought(_SALE, buyer, sign * sum(need.values()))
+        for sku, n in need.items():
+            self._raise_bought(sku, buyer, sign * n)
+
+    def _raise_bought(self, scope: str, buyer: str, n: int) -> None:
+        bought = self.bought[scope]
+        bought[buyer] = bought.get(buyer, 0) + n
 
     def compensate(self, item: Compensation, now_s: float) -> Compensated:
         """Write the end state once; give back quota and just the given units (4.7)."""
@@ -199,6 +229,8 @@ def _content(attempt: Attempt) -> str:
 
 def _units(attempt: Attempt) -> Mapping[str, int]:
     """Sum lines per sku before any check (D2)."""
+    if len(attempt.lines) == 1:
+        return {attempt.lines[0].sku: attempt.lines[0].quantity}
     sums: dict[str, int] = defaultdict(int)
     for line in attempt.lines:
         sums[line.sku] += line.quantity

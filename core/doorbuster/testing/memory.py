@@ -3,7 +3,8 @@
 Kind H only, promise ``none``: it holds units, the ledger decides (protocol.md 1, 3.2). What it
 holds is gone with the process, which loses no accepted attempt; the sale then needs a new epoch.
 Slots live in ``context.state`` and survive a rebuild on reload. Records live as long as their
-epoch, about a kilobyte each; a sale of millions belongs to another backend.
+epoch,
+about half a kilobyte each beside their attempt; millions belong to another backend.
 """
 
 from __future__ import annotations
@@ -177,10 +178,10 @@ class MemoryHolder:
         for home, numbers in homes.items():
             slot = found.slots[home]
             with slot.lock:
-                fence = busy(fenced) if fenced else slot.fence()
-                now_s = self._clock.monotonic_s()
+                fence = busy(fenced) if fenced else None
+                terms = slot.terms(sale, batch.epoch, fence, self._clock.monotonic_s())
                 for n in numbers:
-                    answers[n] = slot.deduct(batch.attempts[n], batch, fence, now_s)
+                    answers[n] = slot.deduct(batch.attempts[n], terms)
         return answers
 
     @hookimpl

@@ -48,7 +48,7 @@ class BuyerRate:
         """Attempts that pass at once; default 1 with ``every_s``, else one second's worth,
         because an impatient finger is not an attack."""
         buyers_max: Annotated[int, msgspec.Meta(ge=1)] = 1_000_000
-        """Buyers kept, about 350 bytes each; beyond it the one who passed longest ago is
+        """Buyers kept, about 200 bytes each (measured); beyond it the one who passed longest ago is
         forgotten, so that memory is bounded and a real buyer is never refused for it."""
 
     def __init__(self, options: Options, context: Context) -> None:

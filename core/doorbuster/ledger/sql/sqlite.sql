@@ -52,3 +52,12 @@ FROM json_each(?) AS k CROSS JOIN quotas AS q ON q.sid = ? AND q.buyer = k.value
 -- why: the state tells whether a fence was set; places with no grant are simply missing.
 SELECT place, sku, quantity - consumed, state FROM grants
 WHERE sid = ? AND epoch = ? AND place IN (SELECT value FROM json_each(?));
+
+-- name: intent_states
+-- why: what was RESERVED under the lock is what create_intents moves in the same transaction.
+SELECT id, state FROM intents WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: create_intents
+-- why: the compare-and-set RESERVED -> CREATED (protocol.md 4.5); a return that won stays.
+UPDATE intents SET state = 'CREATED'
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'RESERVED';
