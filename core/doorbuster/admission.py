@@ -29,6 +29,10 @@ class Admission:
 
     def admit(self, sale: Sale, attempt: Attempt, deadline_s: float | None) -> Attempt | Outcome:
         """Answer the canonical attempt, or its INVALID outcome. Never raises."""
+        if not isinstance(attempt, Attempt):
+            return Outcome(Code.INVALID, detail={"reason": "bad-attempt", "expected": "Attempt"})
+        if attempt.deadline_s is not None and not isinstance(attempt.deadline_s, (int, float)):
+            return Outcome(Code.INVALID, detail={"reason": "bad-deadline", "expected": "seconds"})
         lines = check(attempt, self._lines_max)
         if not isinstance(lines, tuple):
             return Outcome(lines.code, detail=lines.detail)

@@ -63,7 +63,10 @@ class Alarms:
         sale: str | None = None,
         **detail: Any,
     ) -> None:
-        """Raise an alarm; equal ones within ``quiet_s`` are counted, and told by the next."""
+        """Raise an alarm; equal ones within ``quiet_s`` are counted, and told by the next.
+
+        A severity that is none counts as critical: a typo must not hide an alarm.
+        """
         now = self._clock.monotonic_s()
         key = (name, sale)
         with self._lock:
@@ -74,10 +77,12 @@ class Alarms:
             self._last[key] = (now, 0)
         if held:
             detail = {**detail, "repeated": held}
-        alarm = Alarm(name, Severity(severity), self._clock.wall_ms(), sale, detail)
-        self._log.warning("alarm", name=name, severity=str(alarm.severity), sale=sale, **detail)
+        known = severity in Severity.__members__.values()
+        level = Severity(severity) if known else Severity.CRITICAL
+        alarm = Alarm(name, level, self._clock.wall_ms(), sale, detail)
+        self._log.warning("alarm", name=name, severity=str(level), sale=sale, detail=detail)
         for sink in tuple(self._sinks):
             try:
                 sink(alarm)
-            except Exception as error:  # noqa: BLE001 - an alarm must not fail what it reports
-                self._log.error("alarm sink failed", name=name, error=str(error))
+            except BaseException as error:  # noqa: BLE001 - it must not fail what it reports
+                self._log.error("alarm sink failed", name=name, error=repr(error))

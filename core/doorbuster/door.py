@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from doorbuster.errors import ContractError
 from doorbuster.model import Attempt
 from doorbuster.outcomes import Code, Outcome
 from doorbuster.pipeline import busy
@@ -82,14 +83,25 @@ class Door:
         batch = [self._inbox.popleft() for _ in range(size)]
         self._running += 1
         attempts = [attempt for attempt, _ in batch]
-        task = self._pool.submit(self._decide_safely, attempts)
-        task.add_done_callback(
-            lambda done: self._loop.call_soon_threadsafe(self._answer, batch, done.result())
-        )
+        try:
+            task = self._pool.submit(self._decide_safely, attempts)
+        except RuntimeError:  # the pool is closed: nothing was started
+            self._loop.call_soon(self._answer, batch, [busy("draining")] * size)
+            return
+        task.add_done_callback(lambda done: self._hand_back(batch, done.result()))
+
+    def _hand_back(self, batch: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._answer, batch, outcomes)
+        except RuntimeError:  # the loop is closed, and with it everybody who waited
+            self._log.info("batch decided after its loop was closed", attempts=len(batch))
 
     def _decide_safely(self, attempts: Sequence[Attempt]) -> Sequence[Outcome]:
         try:
-            return self._decide(attempts)
+            outcomes = self._decide(attempts)
+            if len(outcomes) == len(attempts):
+                return outcomes
+            raise ContractError(f"{len(outcomes)} outcomes for {len(attempts)} attempts")
         except BaseException as error:  # noqa: BLE001 - a caller gets an answer, never a traceback
             self._log.error("batch failed", error=f"{type(error).__name__}: {error}")
             # It may be applied: the same request_id gets the truth (protocol.md 4.6).

@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -27,8 +27,9 @@ from doorbuster.clock import Clock, SystemClock
 from doorbuster.door import Door
 from doorbuster.errors import BackendError, WiringError
 from doorbuster.fulfilment import fulfil_batches
-from doorbuster.ledger import Ledger
-from doorbuster.model import Attempt, IntentState, Line
+from doorbuster.identity import is_id
+from doorbuster.ledger import Ledger, SaleRow
+from doorbuster.model import Attempt, IntentState, Line, Reservation
 from doorbuster.modes.control import follow_config
 from doorbuster.outcomes import Code, Outcome
 from doorbuster.pipeline import Pipeline, Unsettled, busy
@@ -37,7 +38,7 @@ from doorbuster.sales import Sales
 from doorbuster.settings import Settings, SettingsStore
 from doorbuster.settlement import Settlements, receipt_of, settle_by_receipt
 from doorbuster.windows import Counters, Windows
-from doorbuster.wiring import Wiring
+from doorbuster.wiring import Tier, Wiring
 from doorbuster.workers.role import Tools
 from doorbuster.workers.runner import ROLES, Runner, build_roles
 from doorbuster.world import World
@@ -95,6 +96,7 @@ class Engine:
 
     def _assemble(self, roles: Sequence[str]) -> None:
         settings = self.settings
+        self.alarms.add(self.ledger.write_alarm)
         self._key = self.ledger.server_key(settings.keys.current)
         self._accepts = threading.BoundedSemaphore(settings.ledger.accepts_max)
         self.settlements = Settlements(self.ledger, self.alarms, self._settled)
@@ -120,10 +122,10 @@ class Engine:
             windows=self.windows,
         )
         self._check_journal()
-        self.alarms.add(self.ledger.write_alarm)
-        self.alarms.add(lambda alarm: self.world.tell("alarm", alarm.sale or "", alarm))
+        self.alarms.add(lambda alarm: self.world.tell("alarm", alarm.sale, alarm))
         self.sales = Sales(self.world)
         self._follow_config()
+        self.sales.grant_new_places()
         self._pool = ThreadPoolExecutor(settings.door.threads, thread_name_prefix="door")
         self._doors: dict[tuple[int, str], tuple[asyncio.AbstractEventLoop, Door]] = {}
         tools = Tools(
@@ -135,7 +137,8 @@ class Engine:
             alarm=self.alarms,
             owner=self.owner,
         )
-        self.runner = Runner(build_roles(roles, tools), tools)
+        self._new_runner: Callable[[], Runner] = lambda: Runner(build_roles(roles, tools), tools)
+        self.runner = self._new_runner()
         self._poller = threading.Thread(target=self._poll, name="control-poll", daemon=True)
 
     def _check_journal(self) -> None:
@@ -215,8 +218,19 @@ class Engine:
     async def drain(self) -> None:
         """Take no more attempts on this loop, and answer all that wait."""
         loop = asyncio.get_running_loop()
-        doors = [door for owner, door in self._doors.values() if owner is loop]
+        with self._lock:
+            doors = [door for owner, door in self._doors.values() if owner is loop]
         await asyncio.gather(*(door.drain() for door in doors))
+
+    def finish_work(self, *, progress: Callable[[int], None] = lambda left: None) -> int:
+        """Stop the roles' threads and run the roles in this one until nothing is left.
+
+        For the end of a job: ``progress`` hears what is left, and so does the caller, who gets
+        what could not be done (see :meth:`Runner.drain`). The engine stays open, without workers.
+        """
+        self.runner.stop()
+        self.runner = self._new_runner()
+        return self.runner.drain(progress=progress)
 
     def close(self) -> None:
         """Stop workers and close everything; closing twice is closing once."""
@@ -256,9 +270,10 @@ class Engine:
         """Try to buy ``quantity`` of ``sku``, or all of ``lines``, and wait for the outcome.
 
         A refusal is an outcome, never an exception. The same ``request_id`` asks for the same
-        attempt again. Cancelling the call does not cancel an attempt that is under way.
+        attempt again. Cancelling the call does not cancel an attempt that is under way. What is
+        not started after ``timeout_ms`` (default ``door.deadline_ms``; 0: never) is BUSY.
         """
-        runtime = self.world.runtimes.get(sale)
+        runtime = self._runtime(sale)
         if runtime is None:
             return _unknown_sale(sale)
         asked = Attempt(
@@ -273,19 +288,24 @@ class Engine:
             return admitted
         return await self._door(runtime).submit(admitted)
 
+    def _runtime(self, sale: Any) -> SaleRuntime | None:
+        return self.world.runtimes.get(sale) if isinstance(sale, str) else None
+
     def _door(self, runtime: SaleRuntime) -> Door:
         loop = asyncio.get_running_loop()
         key = (id(loop), runtime.id)
         found = self._doors.get(key)
-        if found is None or found[0] is not loop:
-            door = Door(
-                lambda attempts: self._decide(runtime, attempts),
-                self.settings.door,
-                self._pool,
-                loop,
-            )
-            found = self._doors[key] = (loop, door)
-        return found[1]
+        if found is not None and found[0] is loop:
+            return found[1]
+        door = Door(
+            lambda attempts: self._decide(runtime, attempts), self.settings.door, self._pool, loop
+        )
+        with self._lock:  # loops of other threads come and go meanwhile
+            gone = [old for old, (owner, _) in self._doors.items() if owner.is_closed()]
+            for old in gone:
+                del self._doors[old]
+            self._doors[key] = (loop, door)
+        return door
 
     async def result(
         self, sale: str, *, buyer: str, request_id: str, receipt: str | None = None
@@ -300,7 +320,7 @@ class Engine:
     # ------------------------------------------------------------------ selling, plain calls
     def attempt_batch(self, sale: str, attempts: Iterable[Attempt]) -> list[Outcome]:
         """Decide attempts of one sale, in batches of ``door.batch_max``; answers align."""
-        runtime = self.world.runtimes.get(sale)
+        runtime = self._runtime(sale)
         asked = list(attempts)
         if runtime is None:
             return [_unknown_sale(sale)] * len(asked)
@@ -329,26 +349,31 @@ class Engine:
         A receipt of a PENDING answer settles the attempt once its deadline is over; it must be
         of the same identity. BUSY when the ledger cannot be asked.
         """
-        runtime = self.world.runtimes.get(sale)
+        runtime = self._runtime(sale)
         row = None if runtime is None else runtime.view.row
         if runtime is None or row is None:
             return [None] * len(identities)
+        asked = [n for n, pair in enumerate(identities) if all(map(is_id, pair))]
+        answers: list[Outcome | None] = [None] * len(identities)  # of no identity: never asked
         try:
-            answers = self.ledger.results(row, identities)
+            found = self.ledger.results(row, [identities[n] for n in asked])
         except BackendError as error:
             self._log.warning("results unavailable", sale=sale, error=str(error))
             return [busy("ledger-unavailable")] * len(identities)
-        for n, (buyer, request_id) in enumerate(identities):
-            if answers[n] is None:
-                receipt = receipts[n] if n < len(receipts) else None
+        for n, stored in zip(asked, found, strict=True):
+            buyer, request_id = identities[n]
+            receipt = receipts[n] if n < len(receipts) else None
+            if stored is not None:
+                answers[n] = stored
+            elif receipt is not None:
+                answers[n] = self._by_receipt(runtime, row, buyer, request_id, receipt)
+            else:
                 answers[n] = runtime.known.pending(buyer, request_id)
-                if receipt is not None:
-                    answers[n] = self._by_receipt(runtime, buyer, request_id, receipt)
         return answers
 
     def _by_receipt(
-        self, runtime: SaleRuntime, buyer: str, request_id: str, text: str
-    ) -> Outcome | None:
+        self, runtime: SaleRuntime, row: SaleRow, buyer: str, request_id: str, text: str
+    ) -> Outcome:
         receipt = self._key.verify(text)
         sale = runtime.view.sale
         if receipt is None or (receipt.sale, receipt.run, receipt.buyer, receipt.request_id) != (
@@ -358,13 +383,17 @@ class Engine:
             request_id,
         ):
             return Outcome(Code.INVALID, detail={"reason": "bad-receipt"})
+        # What cannot be asked is taken for a holder: an undo too many is none, one too few leaks.
+        bound = self.world.deductor(sale.id, row.deduct)
+        holds = bound is None or bound.tier is not Tier.ROUTER
         try:
-            return settle_by_receipt(
-                self.ledger, self._key, sale, receipt, holds=self.world.pipeline(runtime).holds
-            )
+            answer = settle_by_receipt(self.ledger, self._key, sale, receipt, holds=holds)
         except BackendError as error:
             self._log.warning("settlement unavailable", sale=sale.id, error=str(error))
-            return Outcome(Code.PENDING, receipt=text, retry_after_ms=1000)
+            answer = Outcome(Code.PENDING, retry_after_ms=1000)
+        if answer.code is Code.PENDING:
+            return msgspec.structs.replace(answer, receipt=text)
+        return answer
 
     def release(
         self,
@@ -376,16 +405,17 @@ class Engine:
         actor: str,
         to: IntentState = IntentState.CANCELLED,
     ) -> bool:
-        """Begin to give an accepted attempt's units back (protocol.md 4.4); role ``compensate``
-        does the rest. False when its state does not allow it, or another change won.
+        """Begin to give an accepted attempt's units back (protocol.md 4.4).
 
-        ``to`` is RELEASED (before its order exists), CANCELLED or EXPIRED (after), REFUNDED.
+        Role ``compensate`` does the rest. False when its state does not allow it, or another
+        change won. ``to`` is RELEASED before its order exists, CANCELLED or EXPIRED after it,
+        REFUNDED once it is paid.
 
         Raises:
             WiringError: the persist plugin offers no ``void``.
             BackendError: the ledger cannot be reached.
         """
-        runtime = self.world.runtimes.get(sale)
+        runtime = self._runtime(sale)
         row = self.ledger.require_sale(sale)
         if runtime is not None:
             name = self.world.pipeline(runtime).persist_name
@@ -401,16 +431,43 @@ class Engine:
         return self.clock.monotonic_s() + budget / 1000 if budget else None
 
     def _decide(self, runtime: SaleRuntime, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """Decide one batch under the cap on accepts under way (L14)."""
+        """Decide one batch under the cap on accepts under way (L14). Never raises."""
         if not self._accepts.acquire(timeout=self.settings.ledger.wait_ms / 1000):
             return [busy("accepts-max")] * len(attempts)
         try:
             return runtime.decide(attempts)
+        except BaseException as error:  # noqa: BLE001 - a caller gets an answer, no traceback
+            return self._undecided(runtime, attempts, error)
         finally:
             self._accepts.release()
 
+    def _undecided(
+        self, runtime: SaleRuntime, attempts: Sequence[Attempt], error: BaseException
+    ) -> list[Outcome]:
+        """A defect of ours, at a step nobody knows: every attempt is settled by identity."""
+        self._log.error("batch failed", sale=runtime.id, error=repr(error))
+        self.alarms("decide-failed", "critical", runtime.id, error=type(error).__name__)
+        view = runtime.view
+        if view.row is None:
+            return [busy("not-decided")] * len(attempts)
+        holds = self.world.pipeline(runtime).holds
+        pending, epoch = Outcome(Code.PENDING, retry_after_ms=1000), view.row.epoch
+        return self._unsettled(
+            [
+                Unsettled(
+                    view.sale,
+                    epoch,
+                    view.row.kind,
+                    Reservation(attempt, "", attempt.order_no, epoch),
+                    holds,
+                    pending,
+                )
+                for attempt in attempts
+            ]
+        )
+
     def _fulfil(self, pipeline: Pipeline, batch: int) -> None:
-        """Persist a committed batch in the request (delivery INLINE); a fault leaves it claimable."""
+        """Persist a committed batch in the request (INLINE); a fault leaves it claimable."""
         try:
             fulfil_batches(self.ledger, self.alarms, pipeline.sale, pipeline.persist, [batch])
             self.ledger.settle([batch])
@@ -425,10 +482,9 @@ class Engine:
             answer = item.answer
             if answer.code is Code.PENDING:
                 attempt = item.reservation.attempt
-                left_s = (
-                    attempt.deadline_s - self.clock.monotonic_s() if attempt.deadline_s else 0.0
-                )
-                deadline_ms = self.ledger.now_ms() + max(0, int(left_s * 1000))
+                now_s = self.clock.monotonic_s()
+                left_s = 0.0 if attempt.deadline_s is None else max(0.0, attempt.deadline_s - now_s)
+                deadline_ms = self.ledger.now_ms() + int(left_s * 1000)
                 answer = msgspec.structs.replace(
                     answer, receipt=receipt_of(self._key, item, deadline_ms)
                 )

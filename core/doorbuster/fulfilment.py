@@ -32,22 +32,23 @@ def fulfil_batches(
 
     Raises:
         BackendError: persist or the ledger failed; the lease runs out and another tries.
-        ContractError: persist answered another number of items.
+        ContractError: persist answered another number of items, or not Persisted.
     """
     reservations = ledger.reservations_of(batches, sale)
     if not reservations:
         return 0
     answers = persist(reservations)
-    if len(answers) != len(reservations):
+    if len(answers) != len(reservations) or not all(isinstance(a, Persisted) for a in answers):
         raise ContractError(
-            f"persist answered {len(answers)} for {len(reservations)} reservations",
+            f"persist answered {len(answers)} items for {len(reservations)} reservations, or "
+            "items that are not Persisted",
             sale=sale.id,
             stage="persist",
         )
-    refused = sum(answer is Persisted.REFUSED for answer in answers)
+    refused = any(answer is Persisted.REFUSED for answer in answers)
     if refused or ledger.reserved(batches):
         # A persist plugin outside the ledger's database moves no intents: the core does.
-        ledger.settle_persisted(sale, reservations, answers)
-    if refused:
-        alarm("persist-refused", "critical", sale.id, orders=refused)
+        letters = ledger.settle_persisted(sale, reservations, answers)
+        if letters:  # a refusal that a return asked for is none
+            alarm("persist-refused", "critical", sale.id, orders=len(letters))
     return len(reservations)

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from doorbuster.errors import ContractError
 from doorbuster.ledger import UNALLOCATED, FundingRow, Ledger, SaleRow
+from doorbuster.ledger.fundings import RESTOCK
 from doorbuster.model import Funding, FundingState, Sale
 
-__all__ = ["Hooks", "advance", "refill_holder", "refill_router"]
+__all__ = ["Hooks", "advance", "plan_restock", "refill_holder", "refill_router"]
 
 Hooks = Mapping[str, Callable[..., Any]]
 """Bound hook methods of one plugin instance, by hook name."""
@@ -30,13 +31,13 @@ def refill_router(
 
 
 class _Gathers:
-    """One open gather per (sale, sku): else units bounce between places (protocol.md 5.3)."""
+    """One open gather per (ledger, sale, sku): else units bounce between places (5.3)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._locks: dict[tuple[str, str], threading.Lock] = {}
+        self._locks: dict[tuple[int, str, str], threading.Lock] = {}
 
-    def of(self, key: tuple[str, str]) -> threading.Lock:
+    def of(self, key: tuple[int, str, str]) -> threading.Lock:
         with self._lock:
             return self._locks.setdefault(key, threading.Lock())
 
@@ -58,7 +59,7 @@ def refill_holder(
         return False
     moved = False
     for (place, sku), n in sorted(wants.items()):
-        gather = _gathers.of((sale.id, sku))
+        gather = _gathers.of((id(ledger), sale.id, sku))
         if not gather.acquire(blocking=False):
             # Another batch's gather is open: wait for it, then simply try the place again.
             if gather.acquire(timeout=_GATHER_WAIT_S):
@@ -98,24 +99,64 @@ def advance(
     """Take open fundings of a sale one step after the other to their end.
 
     ``only`` restricts to some ids. A row of another epoch is cancelled or credited by the
-    hand-over, not here. Answers the rows as they are now.
+    hand-over, not here. Answers the rows that moved on. A place that cannot be reached keeps no
+    other place's units waiting.
+
+    Raises:
+        Exception: the last fault of a row, after every other row had its turn.
     """
     done: list[FundingRow] = []
+    fault: Exception | None = None
     for funding in ledger.open_fundings(row):
         if funding.epoch != row.epoch or (only is not None and funding.id not in only):
             continue
-        if funding.state is FundingState.PLANNED:
-            funding = ledger.move(funding.id, _debit(hooks, row, funding))
-        if funding.state is FundingState.MOVED:
-            _credit(hooks, row, funding)
-            ledger.credited([funding.id])
-        done.append(funding)
+        try:
+            done.append(_step(ledger, hooks, row, funding))
+        except Exception as error:  # noqa: BLE001 - raised below, when the others are done
+            fault = error
+    if fault is not None:
+        raise fault
     return done
+
+
+def _step(ledger: Ledger, hooks: Hooks, row: SaleRow, funding: FundingRow) -> FundingRow:
+    if funding.state is FundingState.PLANNED:
+        funding = ledger.move(funding.id, _debit(hooks, row, funding))
+    if funding.state is FundingState.MOVED:
+        _credit(hooks, row, funding)
+        ledger.credited([funding.id])
+    return funding
+
+
+def plan_restock(ledger: Ledger, row: SaleRow, wanted: Mapping[str, int]) -> None:
+    """Plan debits of a holder's places for a restock down (protocol.md 5.5), richest first.
+
+    What open rows of the same kind will bring is not asked for twice.
+    """
+    under_way = [f for f in ledger.open_fundings(row) if f.kind == RESTOCK]
+    free = ledger.free_units(row)
+    for sku, n in sorted(wanted.items()):
+        n -= sum(f.planned for f in under_way if f.sku == sku)
+        places = sorted(((units, place) for (place, s), units in free.items() if s == sku))
+        for units, place in reversed(places):
+            take = min(units, n)
+            if take <= 0:
+                break
+            ledger.plan_funding(
+                row,
+                f"restock:{uuid.uuid4().hex}",
+                sku=sku,
+                kind=RESTOCK,
+                source=place,
+                target=UNALLOCATED,
+                units=take,
+            )
+            n -= take
 
 
 def _debit(hooks: Hooks, row: SaleRow, funding: FundingRow) -> int | None:
     """Take units out of the source's backend; ``None`` where the source is a ledger row."""
-    if funding.source == UNALLOCATED or "credit" not in hooks:
+    if funding.source == UNALLOCATED or "credit" not in hooks:  # a router has no hooks for it
         return None
     return _units_of(hooks["debit"]([_order(row, funding, funding.source, funding.planned)]))
 

@@ -13,7 +13,7 @@ import binascii
 import hashlib
 import hmac
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +21,15 @@ import msgspec
 from doorbuster.model import ID_PATTERN, QUANTITY_MAX, Attempt, Line
 from doorbuster.outcomes import Code, Rejection
 
-__all__ = ["Receipt", "ServerKey", "canonical_lines", "check", "parse_lines", "stable_hash"]
+__all__ = [
+    "Receipt",
+    "ServerKey",
+    "canonical_lines",
+    "check",
+    "is_id",
+    "parse_lines",
+    "stable_hash",
+]
 
 _fullmatch = ID_PATTERN.fullmatch
 _MASK: Final = (1 << 64) - 1
@@ -36,12 +44,19 @@ def stable_hash(text: str) -> int:
     return ((zlib.crc32(text.encode()) * 0x9E3779B97F4A7C15) & _MASK) >> 32
 
 
+def is_id(text: Any) -> bool:
+    """Whether ``text`` may be part of a key (X3, X4); of any other type: it may not."""
+    return isinstance(text, str) and _fullmatch(text) is not None
+
+
 def _invalid(reason: str, **detail: Any) -> Rejection:
     return Rejection(Code.INVALID, {"reason": reason, **detail})
 
 
 _BAD_BUYER: Final = _invalid("bad-buyer", expected="1-64 of A-Z a-z 0-9 _ -")
 _BAD_REQUEST_ID: Final = _invalid("bad-request-id", expected="1-64 of A-Z a-z 0-9 _ -")
+_BAD_TICKET: Final = _invalid("bad-ticket", expected="text")
+_BAD_FACTS: Final = _invalid("bad-facts", expected="a mapping of texts")
 _BAD_LINES: Final = _invalid("bad-lines", expected="a sequence of Line(sku, quantity)")
 _NO_LINES: Final = _invalid("no-lines")
 _BAD_SKU: Final = _invalid("bad-sku", expected="1-64 of A-Z a-z 0-9 _ -")
@@ -56,10 +71,14 @@ def check(attempt: Attempt, lines_max: int) -> Rejection | tuple[Line, ...]:
     tested strictly: a bool, a float or ``"1e3"`` is not a quantity (X8).
     """
     # isinstance first: attempts come from callers' hands, and a wrong type must be an answer
-    if not isinstance(attempt.buyer, str) or not _fullmatch(attempt.buyer):
+    if not is_id(attempt.buyer):
         return _BAD_BUYER
-    if not isinstance(attempt.request_id, str) or not _fullmatch(attempt.request_id):
+    if not is_id(attempt.request_id):
         return _BAD_REQUEST_ID
+    if attempt.ticket is not None and not isinstance(attempt.ticket, str):
+        return _BAD_TICKET
+    if not isinstance(attempt.facts, Mapping) or not _are_texts(attempt.facts):
+        return _BAD_FACTS
     lines = attempt.lines
     if not isinstance(lines, (tuple, list)):
         return _BAD_LINES
@@ -82,14 +101,18 @@ def check(attempt: Attempt, lines_max: int) -> Rejection | tuple[Line, ...]:
     return tuple(Line(sku, n, group or None) for (sku, group), n in sorted(sums.items()))
 
 
+def _are_texts(facts: Mapping[Any, Any]) -> bool:
+    return all(isinstance(k, str) and isinstance(v, str) for k, v in facts.items())
+
+
 def _check_line(line: Any) -> Rejection | None:
     if not isinstance(line, Line):
         return _BAD_LINES
-    if not isinstance(line.sku, str) or not _fullmatch(line.sku):
+    if not is_id(line.sku):
         return _BAD_SKU
     if type(line.quantity) is not int or not 1 <= line.quantity <= QUANTITY_MAX:
         return _BAD_QUANTITY
-    if line.group is not None and (not isinstance(line.group, str) or not _fullmatch(line.group)):
+    if line.group is not None and not is_id(line.group):
         return _BAD_GROUP
     return None
 

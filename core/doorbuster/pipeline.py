@@ -10,21 +10,18 @@ settled by identity). Nothing is guessed, and no unit is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
 
 from doorbuster.context import AlarmCall
-from doorbuster.errors import (
-    ContractError,
-    PermanentError,
-    UnavailableError,
-)
+from doorbuster.errors import ContractError, PermanentError, UnavailableError
 from doorbuster.hookspecs import Deducted, Delivery, Verdicts
 from doorbuster.ledger import Ledger, Left, Short, units
 from doorbuster.model import Attempt, Batch, Kind, Reservation, Sale
-from doorbuster.outcomes import UNKNOWN, Code, Outcome, Rejection
+from doorbuster.outcomes import UNKNOWN, Code, Outcome, Rejection, Unknown
 
 __all__ = ["FUNDING_ROUNDS", "Gate", "Pipeline", "Unsettled", "busy"]
 
@@ -39,6 +36,11 @@ _log = structlog.get_logger("doorbuster.pipeline").bind()
 def busy(reason: str, retry_after_ms: int = BUSY_RETRY_MS) -> Outcome:
     """A BUSY answer that says why and when to come again."""
     return Outcome(Code.BUSY, retry_after_ms=retry_after_ms, detail={"reason": reason})
+
+
+_UNDECIDED: Final = busy("not-decided")
+_VERDICT: Final = (Rejection, NoneType)
+_DEDUCTED: Final = (Reservation, Rejection, Unknown)
 
 
 class Gate(msgspec.Struct, frozen=True):
@@ -100,7 +102,7 @@ class Pipeline(msgspec.Struct, frozen=True):
 
         Answers align with ``batch``. Never raises for faults of plugins and backends.
         """
-        outcomes: list[Outcome | None] = [None] * len(batch)
+        outcomes = [_UNDECIDED] * len(batch)
         alive = list(range(len(batch)))
         narrowed = batch
         for gate in self.gates:
@@ -119,22 +121,16 @@ class Pipeline(msgspec.Struct, frozen=True):
         if alive:
             for position, answer in zip(alive, self._sell(narrowed), strict=True):
                 outcomes[position] = answer
-        decided = [outcome for outcome in outcomes if outcome is not None]
-        if len(decided) != len(batch):
-            raise ContractError("an attempt was not decided", sale=self.sale.id)
         for observer in self.observers:
-            self._tell(observer, batch, decided)
-        return decided
+            self._tell(observer, batch, outcomes)
+        return outcomes
 
     # ------------------------------------------------------------------ gates
     def _ask(self, gate: Gate, batch: Batch) -> Verdicts:
         try:
             verdicts = gate.call(batch)
-            if len(verdicts) == len(batch):
-                return verdicts
-            raise ContractError(
-                f"{gate.name}.{gate.stage} answered {len(verdicts)} for {len(batch)} attempts"
-            )
+            _check_answers(f"{gate.name}.{gate.stage}", batch, verdicts, _VERDICT)
+            return verdicts
         except BaseException as error:  # noqa: BLE001 - SystemExit of a plugin is its fault too
             self._fault(gate.stage, gate.name, error)
             if gate.open_on_fault:
@@ -144,31 +140,24 @@ class Pipeline(msgspec.Struct, frozen=True):
 
     # ------------------------------------------------------------------ deduct and accept
     def _sell(self, batch: Batch) -> list[Outcome]:
-        outcomes: list[Outcome | None] = [None] * len(batch)
-        todo = list(range(len(batch)))
-        missing: dict[int, str] = {}
-        for funding_round in range(FUNDING_ROUNDS + 1):
-            missing = {}
-            self._pass(_narrow(batch, todo), todo, outcomes, missing)
-            if not missing or funding_round == FUNDING_ROUNDS:
-                break
-            if not self._refill(batch, missing):
+        outcomes = [_UNDECIDED] * len(batch)
+        missing = self._pass(batch, range(len(batch)), outcomes)
+        for _ in range(FUNDING_ROUNDS):
+            if not missing or not self._refill(batch, missing):
                 break
             todo = sorted(missing)
+            missing = self._pass(_narrow(batch, todo), todo, outcomes)
         if missing:
             left = self._left()
             for position in missing:
                 outcomes[position] = _short_answer(batch.attempts[position], left)
-        return [outcome or busy("not-decided") for outcome in outcomes]
+        return outcomes
 
     def _pass(
-        self,
-        batch: Batch,
-        positions: Sequence[int],
-        outcomes: list[Outcome | None],
-        missing: dict[int, str],
-    ) -> None:
-        """Deduct and accept once; the dry place of a short attempt goes to ``missing``."""
+        self, batch: Batch, positions: Sequence[int], outcomes: list[Outcome]
+    ) -> dict[int, str]:
+        """Deduct and accept once; answer the dry place of each attempt that found too few."""
+        missing: dict[int, str] = {}
         reserved: list[tuple[int, Reservation]] = []
         unknown: list[tuple[int, Reservation]] = []
         for position, attempt, answer in zip(positions, batch, self._deduct(batch), strict=True):
@@ -179,7 +168,8 @@ class Pipeline(msgspec.Struct, frozen=True):
                 unknown.append((position, Reservation(attempt, "", attempt.order_no, batch.epoch)))
             elif isinstance(answer, Outcome):
                 outcomes[position] = answer
-            elif answer.code is Code.SOLD_OUT and self.holds:
+            elif answer.code is Code.SOLD_OUT:
+                # A place that is dry is not a sale that is sold out: the ledger knows (7.1).
                 missing[position] = str(answer.detail.get("place", ""))
             else:
                 outcomes[position] = _refusal(answer)
@@ -187,15 +177,13 @@ class Pipeline(msgspec.Struct, frozen=True):
             self._pending(batch, unknown, outcomes)
         if reserved:
             self._accept(batch, reserved, outcomes, missing)
+        return missing
 
     def _deduct(self, batch: Batch) -> Sequence[Deducted | Outcome]:
         try:
             answers = self.deduct(batch)
-            if len(answers) == len(batch):
-                return answers
-            raise ContractError(
-                f"{self.deduct_name}.deduct answered {len(answers)} for {len(batch)} attempts"
-            )
+            _check_answers(f"{self.deduct_name}.deduct", batch, answers, _DEDUCTED)
+            return answers
         except (UnavailableError, PermanentError) as error:
             self._fault("deduct", self.deduct_name, error)
             return [busy("deduct-unavailable")] * len(batch)
@@ -209,7 +197,7 @@ class Pipeline(msgspec.Struct, frozen=True):
         self,
         batch: Batch,
         reserved: Sequence[tuple[int, Reservation]],
-        outcomes: list[Outcome | None],
+        outcomes: list[Outcome],
         missing: dict[int, str],
     ) -> None:
         items = [item for _, item in reserved]
@@ -242,7 +230,7 @@ class Pipeline(msgspec.Struct, frozen=True):
         self,
         batch: Batch,
         items: Sequence[tuple[int, Reservation]],
-        outcomes: list[Outcome | None],
+        outcomes: list[Outcome],
     ) -> None:
         answers = self._later(
             batch,
@@ -307,6 +295,30 @@ class Pipeline(msgspec.Struct, frozen=True):
             observer(batch, outcomes)
         except BaseException as error:  # noqa: BLE001 - an observer changes nothing
             self._fault("batch_settled", getattr(observer, "__qualname__", "observer"), error)
+
+
+def _check_answers(
+    where: str, batch: Batch, answers: Sequence[Any], kinds: tuple[type, ...]
+) -> None:
+    """Hold a stage to its contract: one answer per attempt, each of a kind it may give.
+
+    Raises:
+        ContractError: it is not; the whole batch is the plugin's fault.
+    """
+    if len(answers) != len(batch):
+        raise ContractError(f"{where} answered {len(answers)} for {len(batch)} attempts")
+    for answer, attempt in zip(answers, batch.attempts, strict=True):
+        if not isinstance(answer, kinds):
+            raise ContractError(f"{where} answered a {type(answer).__name__}")
+        if isinstance(answer, Rejection):
+            if not isinstance(answer.code, Code) or not isinstance(answer.detail, Mapping):
+                raise ContractError(f"{where} answered a rejection of {answer.code!r}")
+        elif (
+            isinstance(answer, Reservation)
+            and answer.attempt is not attempt
+            and answer.attempt != attempt
+        ):  # what a mixed-up connection hands out: another buyer's answer (C3)
+            raise ContractError(f"{where} answered a reservation of another attempt")
 
 
 def _narrow(batch: Batch, positions: Sequence[int]) -> Batch:

@@ -167,8 +167,9 @@ class SaleRuntime:
         if refused is not None:
             return [Outcome(refused.code, detail=refused.detail)] * len(attempts)
         pipeline = view.pipelines.get(view.row.effective)
-        if pipeline is None:
-            return [busy("mode-unknown")] * len(attempts)
+        if pipeline is None or pipeline.deduct_name != view.row.deduct:
+            # Another node's config chose it, or its grants are lent to another backend.
+            return [busy("mode-not-here")] * len(attempts)
         now_s = self._clock.monotonic_s()
         late = [a.deadline_s is not None and now_s > a.deadline_s for a in attempts]
         alive = [a for a, is_late in zip(attempts, late, strict=True) if not is_late]

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 import msgspec
 
+from doorbuster.context import AlarmCall
 from doorbuster.errors import ConfigError, UnknownSaleError, WiringError
 from doorbuster.funding import advance
 from doorbuster.ledger import Ledger, SaleRow
 from doorbuster.model import Control, Kind, PerBuyer, Sale, SaleState
-from doorbuster.modes.control import MODE_CLOSED
-from doorbuster.settings import StageSettings, modes_of
+from doorbuster.settings import DEFAULT_MODE, StageSettings, modes_of
 from doorbuster.wiring import Bound, Tier
 from doorbuster.world import World, configured_sale
 
-__all__ = ["FIRST_EPOCH", "Sales"]
+__all__ = ["FIRST_EPOCH", "Sales", "missing_sales", "push_control"]
 
 FIRST_EPOCH: Final = 1
 
@@ -68,7 +68,7 @@ class Sales:
         row = self._ledger.create_sale(
             sale,
             run=run,
-            kind=Kind.J if stages.journal == "stream" else Kind.H,
+            kind=_kind(stages),
             deduct=stages.deduct,
             journal=stages.journal,
             actor=actor,
@@ -78,13 +78,18 @@ class Sales:
 
     def _stages(self, sale_id: str, mode: str) -> StageSettings:
         modes = modes_of(self._world.settings, sale_id)
-        return modes["normal" if mode == MODE_CLOSED else mode]
+        return modes.get(mode, modes[DEFAULT_MODE])  # mode closed runs no stage of its own
 
     def warm_up(self, sale_id: str, *, actor: str) -> SaleRow:
-        """Make the grants of epoch 1 and bring their first units to the backend. Idempotent."""
+        """Make the grants of epoch 1 and bring their first units to the backend. Idempotent.
+
+        The grants go to the deduct plugin that the mode in force has now: until here a change
+        of mode or config costs nothing.
+        """
         row = self._ledger.require_sale(sale_id)
         if row.state is not SaleState.CREATED:
             return row
+        row = self._follow_stages(row)
         bound, sale = self._deductor(row)
         router = bound.tier is Tier.ROUTER
         if not router:
@@ -102,6 +107,38 @@ class Sales:
         )
         return self._after(sale_id)
 
+    def _follow_stages(self, row: SaleRow) -> SaleRow:
+        stages = self._stages(row.sale, row.effective)
+        if (stages.deduct, stages.journal) == (row.deduct, row.journal):
+            return row
+        return self._ledger.change_control(
+            row,
+            actor="config",
+            action="sale.stages",
+            deduct=stages.deduct,
+            journal=stages.journal,
+            kind=_kind(stages),
+        )
+
+    def grant_new_places(self) -> None:
+        """Give places that a router names since its sale was warmed up a grant, empty at first.
+
+        A router holds nothing, so another number of segments needs no hand-over: the next dry
+        buyer gathers from where the units are (protocol.md 5.3).
+        """
+        for runtime in self._world.runtimes.values():
+            row = runtime.view.row
+            if row is None or not row.epoch or row.state is SaleState.ENDED:
+                continue
+            bound = self._world.deductor(row.sale, row.deduct)
+            if bound is None or bound.tier is not Tier.ROUTER:
+                continue
+            places = bound.places(runtime.view.sale)
+            if not self._ledger.places_of(row.sid, row.epoch).keys() >= set(places):
+                self._ledger.provision(
+                    row, row.epoch, places=places, backend=row.deduct, everything=True
+                )
+
     def open(self, sale_id: str, *, actor: str) -> SaleRow:
         """Let attempts in, as far as the window does. Idempotent.
 
@@ -116,7 +153,7 @@ class Sales:
                 sale=sale_id,
             )
         if row.state is not SaleState.WARMED:
-            return row
+            return self._after(sale_id)  # an earlier try may have stopped before its push
         bound, sale = self._deductor(row)
         if "open" in bound.hooks:
             _done(bound.hooks["open"](sale, row.epoch), "open", sale_id)
@@ -133,9 +170,9 @@ class Sales:
 
     def _flip(self, sale_id: str, old: SaleState, new: SaleState, actor: str) -> SaleRow:
         row = self._ledger.require_sale(sale_id)
-        if row.state is new:
-            return row
-        if self._ledger.set_state(row, allowed=(old,), to=new, actor=actor) is None:
+        if row.state is not new and (
+            self._ledger.set_state(row, allowed=(old,), to=new, actor=actor) is None
+        ):
             raise ConfigError(f"sale {sale_id!r} is {row.state}, not {old}", sale=sale_id)
         return self._after(sale_id)
 
@@ -165,8 +202,9 @@ class Sales:
         self._ledger.restock(
             row, sku, units, restock_id=restock_id or uuid.uuid4().hex, actor=actor
         )
-        if units < 0 and row.epoch:
-            self._ledger.take_wanted(row, router=self._deductor(row)[0].tier is Tier.ROUTER)
+        if units < 0:
+            router = bool(row.epoch) and self._deductor(row)[0].tier is Tier.ROUTER
+            self._ledger.take_wanted(row, router=router)
         else:
             runtime = self._world.runtimes.get(sale_id)
             if runtime is not None:
@@ -194,15 +232,6 @@ class Sales:
             "balanced": report.balanced,
         }
 
-    def control_of(self, row: SaleRow) -> Control:
-        """The control values that a holder's places get pushed (protocol.md 6.6)."""
-        return Control(
-            version=row.version,
-            per_buyer=PerBuyer(row.limits.sku, row.limits.sale, row.limits.attempt),
-            sku_limits=row.limits.skus,
-            paused=row.state is not SaleState.OPEN,
-        )
-
     # ------------------------------------------------------------------ helpers
     def _deductor(self, row: SaleRow) -> tuple[Bound, Sale]:
         runtime = self._world.runtimes.get(row.sale)
@@ -216,11 +245,31 @@ class Sales:
         row = self._ledger.require_sale(sale_id)
         if row.epoch:
             bound, sale = self._deductor(row)
-            if "push" in bound.hooks:
-                missed = bound.hooks["push"](sale, row.epoch, self.control_of(row))
-                if missed:
-                    self._world.alarm("control-not-pushed", "warning", sale_id, places=len(missed))
+            push_control(bound, sale, row, self._world.alarm)
         return row
+
+
+def push_control(bound: Bound, sale: Sale, row: SaleRow, alarm: AlarmCall) -> bool:
+    """Push a holder's places the control values in force; True when all of them have them.
+
+    Places that were not reached are an alarm; role ``topup`` pushes until they answer (6.6).
+    """
+    if "push" not in bound.hooks:
+        return True
+    control = Control(
+        version=row.version,
+        per_buyer=PerBuyer(row.limits.sku, row.limits.sale, row.limits.attempt),
+        sku_limits=row.limits.skus,
+        paused=row.state is not SaleState.OPEN,
+    )
+    missed = bound.hooks["push"](sale, row.epoch, control)
+    if missed:
+        alarm("control-not-pushed", "warning", row.sale, places=len(missed))
+    return not missed
+
+
+def _kind(stages: StageSettings) -> Kind:
+    return Kind.J if stages.journal == "stream" else Kind.H
 
 
 def _done(answer: Any, hook: str, sale_id: str) -> None:

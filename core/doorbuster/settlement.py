@@ -15,19 +15,20 @@ from typing import Final
 import structlog
 
 from doorbuster.context import AlarmCall
-from doorbuster.errors import BackendError
+from doorbuster.errors import UnknownSaleError
 from doorbuster.identity import Receipt, ServerKey, parse_lines
 from doorbuster.ledger import Ledger, outcome_of
 from doorbuster.model import Attempt, Kind, Reservation, Sale
 from doorbuster.outcomes import Code, Outcome
 from doorbuster.pipeline import Unsettled, busy
 
-__all__ = ["MARGIN_MS", "Settlements", "receipt_of", "settle_by_receipt"]
+__all__ = ["MARGIN_MS", "Settlements", "receipt_of", "settle", "settle_by_receipt"]
 
 MARGIN_MS: Final = 1000
 """After a receipt's deadline a call may still be on its way; wait this much longer."""
 _QUEUE_MAX: Final = 100_000
 _CHUNK: Final = 500
+_ABORTED: Final = Outcome(Code.BUSY, final=True, detail={"reason": "aborted"})
 
 Settled = Callable[[Unsettled, Outcome], None]
 
@@ -57,7 +58,11 @@ class Settlements:
             self._alarm("settlement-overflow", "critical", items[0].sale.id, left=len(items) - room)
 
     def run_once(self) -> bool:
-        """Settle a chunk; True when something was settled. A fault leaves all of it queued."""
+        """Settle a chunk; True when something was settled. What a fault meets stays queued.
+
+        Raises:
+            Exception: nothing could be settled; the first fault, for the runner to back off.
+        """
         with self._lock:
             chunk = [self._queue.popleft() for _ in range(min(_CHUNK, len(self._queue)))]
         groups: dict[tuple[str, int, int, bool], list[Unsettled]] = {}
@@ -65,33 +70,48 @@ class Settlements:
             key = (item.sale.id, item.sale.run, item.epoch, item.holds)
             groups.setdefault(key, []).append(item)
         settled = False
+        faults: list[Exception] = []
         for group in groups.values():
             try:
                 self._settle(group)
                 settled = True
-            except BackendError as error:
-                self._log.warning("settlement waits", error=str(error), items=len(group))
+            except Exception as error:  # noqa: BLE001 - no fault may lose what is queued
+                self._log.warning("settlement waits", error=repr(error), items=len(group))
+                faults.append(error)
                 with self._lock:
                     self._queue.extend(group)
+        if faults and not settled:
+            raise faults[0]
         return settled
 
     def _settle(self, group: Sequence[Unsettled]) -> None:
-        first = group[0]
-        stored = self._ledger.tombstone(
+        for item, answer in zip(group, settle(self._ledger, group), strict=True):
+            self._on_settled(item, answer)
+
+
+def settle(ledger: Ledger, group: Sequence[Unsettled]) -> list[Outcome]:
+    """Commit tombstones for items of one sale, run, epoch and deduct plugin; answer the truth.
+
+    Raises:
+        BackendError: the ledger could not be asked; nothing is settled.
+    """
+    first = group[0]
+    try:
+        stored = ledger.tombstone(
             first.sale,
             first.epoch,
             [item.reservation for item in group],
             code=Code.BUSY,
             holds=first.holds,
         )
-        for n, item in enumerate(group):
-            if stored is None:
-                answer = busy("stale-epoch")
-            elif (row := stored[n]) is None:
-                answer = Outcome(Code.BUSY, final=True, detail={"reason": "aborted"})
-            else:
-                answer = outcome_of(row, item.reservation.attempt.fingerprint)
-            self._on_settled(item, answer)
+    except UnknownSaleError:  # another run by now: as after a fence, nothing is written
+        stored = None
+    if stored is None:
+        return [busy("stale-epoch")] * len(group)
+    return [
+        _ABORTED if row is None else outcome_of(row, item.reservation.attempt.fingerprint)
+        for item, row in zip(group, stored, strict=True)
+    ]
 
 
 def receipt_of(key: ServerKey, item: Unsettled, deadline_ms: int) -> str:
@@ -131,10 +151,6 @@ def settle_by_receipt(
         fingerprint=receipt.fingerprint,
     )
     item = Reservation(attempt, receipt.place, attempt.order_no, receipt.epoch)
-    answers: list[Outcome] = []
-    queue = Settlements(ledger, lambda *_, **__: None, lambda _, answer: answers.append(answer))
-    unsettled = Unsettled(
-        sale, receipt.epoch, Kind(receipt.kind), item, holds, Outcome(Code.PENDING)
-    )
-    queue._settle([unsettled])
-    return answers[0]
+    pending = Outcome(Code.PENDING)
+    unsettled = Unsettled(sale, receipt.epoch, Kind(receipt.kind), item, holds, pending)
+    return settle(ledger, [unsettled])[0]

@@ -8,6 +8,7 @@ is said when config loads, with where it stands and what to do, never at 20:00.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -32,6 +33,7 @@ from doorbuster.errors import (
 )
 from doorbuster.funding import refill_holder, refill_router
 from doorbuster.hookspecs import Delivery
+from doorbuster.identity import is_id
 from doorbuster.ledger import Ledger
 from doorbuster.model import Kind, Sale
 from doorbuster.outcomes import Outcome
@@ -122,27 +124,34 @@ def load_class(use: str, *, where: str = "") -> type[Any]:
     Raises:
         UnknownPluginError: it names the known ones and the nearest.
         PluginNotInstalledError: it names the extra to install.
-        ConfigError: the plugin's own import failed.
+        ConfigError: its own import failed, it is no class, or two are installed by that name.
     """
-    points = find_entry_points()
-    if use not in points:
-        raise UnknownPluginError(use, points, where=where)
+    at = f"{where}: " if where else ""
+    installed = entry_points(group=GROUP)
+    points = {point.value: point for point in installed if point.name == use}
+    if not points:
+        raise UnknownPluginError(use, {point.name for point in installed}, where=where)
+    if len(points) > 1:
+        raise ConfigError(
+            f"{at}several plugins are named {use!r}: {', '.join(sorted(points))}; "
+            "uninstall all but one",
+            plugin=use,
+        )
+    ((value, point),) = points.items()
     try:
-        found = points[use].load()
+        found = point.load()
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         raise PluginNotInstalledError(
             use, extra=_EXTRAS.get(module), missing=error.name or "?", where=where
         ) from error
-    except Exception as error:
-        at = f"{where}: " if where else ""
+    except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"{at}plugin {use!r} ({points[use].value}) cannot be imported: "
-            f"{type(error).__name__}: {error}",
+            f"{at}plugin {use!r} ({value}) cannot be imported: {type(error).__name__}: {error}",
             plugin=use,
         ) from error
     if not isinstance(found, type):
-        raise ConfigError(f"plugin {use!r} ({points[use].value}) is not a class", plugin=use)
+        raise ConfigError(f"{at}plugin {use!r} ({value}) is not a class", plugin=use)
     return found
 
 
@@ -180,7 +189,9 @@ class Wiring:
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         for spec in _SPECS:
             self._manager.add_hookspecs(spec)
+        self._lock = threading.Lock()
         self._built: dict[tuple[str, str | None], Bound] = {}
+        self._users: dict[tuple[str, str | None], set[str]] = {}
 
     # ---------------------------------------------------------------- instances
     def bound(self, sale_id: str, name: str, *, where: str = "") -> Bound:
@@ -191,9 +202,11 @@ class Wiring:
         """
         declared, owner = plugin_of(self.settings, sale_id, name)
         key = (name, owner)
-        if key not in self._built:
-            self._built[key] = self._build(name, owner, declared, where)
-        return self._built[key]
+        with self._lock:  # roles ask for the plugin of an old grant while others do
+            if key not in self._built:
+                self._built[key] = self._build(name, owner, declared, where)
+            self._users.setdefault(key, set()).add(sale_id)
+            return self._built[key]
 
     def _build(self, name: str, owner: str | None, declared: PluginSettings, where: str) -> Bound:
         cls = load_class(declared.use, where=where)
@@ -219,20 +232,21 @@ class Wiring:
             instance = cls(options, context)
         except ConfigError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"{table}: plugin {declared.use!r} could not be built: "
                 f"{type(error).__name__}: {error}",
                 plugin=name,
             ) from error
-        on_fault = chosen or getattr(options, "on_fault", None) or getattr(cls, "on_fault", None)
+        said = (chosen, getattr(options, "on_fault", None), getattr(cls, "on_fault", None))
+        on_fault = next((word for word in said if word is not None), "closed")
         return Bound(
             name=name,
             use=declared.use,
             sale=owner,
             instance=instance,
             hooks=self._register(instance, name, owner, declared.use),
-            on_fault=_on_fault(str(on_fault or "closed"), cls, table),
+            on_fault=_on_fault(on_fault, cls, table),
         )
 
     def _register(
@@ -266,14 +280,19 @@ class Wiring:
         problems: list[str] = []
         for mode, stages in modes_of(self.settings, sale.id).items():
             try:
-                modes[mode] = self._compile(sale, mode, stages)
+                modes[mode] = self.compile_mode(sale, mode, stages)
             except ConfigError as error:
                 problems.append(str(error))
         if problems:
             raise WiringError("\n".join(dict.fromkeys(problems)), sale=sale.id)
         return modes
 
-    def _compile(self, sale: Sale, mode: str, stages: StageSettings) -> Pipeline:
+    def compile_mode(self, sale: Sale, mode: str, stages: StageSettings) -> Pipeline:
+        """Compile one mode.
+
+        Raises:
+            ConfigError: its first problem, with where it stands and what to do.
+        """
         where = f"sale {sale.id!r}, mode {mode!r}"
         gates = [
             (stage, self._offering(sale.id, name, stage, where))
@@ -282,6 +301,7 @@ class Wiring:
         ]
         deduct = self._offering(sale.id, stages.deduct, "deduct", where)
         _check_tier(deduct, f"{where}, stage deduct")
+        _check_places(deduct, sale, f"{where}, stage deduct")
         enqueue = self.bound(sale.id, stages.enqueue, where=f"{where}, stage enqueue")
         delivery = _check_delivery(enqueue, stages.journal, f"{where}, stage enqueue")
         persist = self._offering(sale.id, stages.persist, "persist", where)
@@ -353,25 +373,28 @@ class Wiring:
             )
         return pair
 
-    def observers(self, hook: str, sale_id: str) -> tuple[Callable[..., Any], ...]:
-        """Observers of ``hook`` among the instances that serve this sale."""
-        return tuple(
-            bound.hooks[hook]
-            for bound in self._built.values()
-            if hook in bound.hooks and bound.sale in (None, sale_id)
-        )
+    def observers(self, hook: str, sale_id: str | None) -> tuple[Callable[..., Any], ...]:
+        """Observers of ``hook`` among the instances that serve this sale; ``None``: among all."""
+        with self._lock:
+            return tuple(
+                bound.hooks[hook]
+                for key, bound in self._built.items()
+                if hook in bound.hooks and (sale_id is None or sale_id in self._users[key])
+            )
 
     def close(self) -> None:
         """Close every instance that has a ``close``; one that fails is logged."""
         log = structlog.get_logger("doorbuster.wiring").bind()
-        for bound in self._built.values():
+        with self._lock:
+            built = list(self._built.values())
+            self._built.clear()
+        for bound in built:
             close = getattr(bound.instance, "close", None)
             if callable(close):
                 try:
                     close()
-                except Exception as error:  # noqa: BLE001 - the others must close too
-                    log.error("plugin close failed", plugin=bound.name, error=str(error))
-        self._built.clear()
+                except BaseException as error:  # noqa: BLE001 - the others must close too
+                    log.error("plugin close failed", plugin=bound.name, error=repr(error))
 
 
 # ------------------------------------------------------------------ checks
@@ -388,6 +411,10 @@ def _bind(impl: Any, caller: Any, use: str) -> Callable[..., Any]:
         raise WiringError(
             f"{where}: a stage is synchronous; write 'def', and do I/O in it directly", plugin=use
         )
+    if inspect.isgeneratorfunction(function):
+        raise WiringError(
+            f"{where}: a stage answers a sequence; build a list instead of yielding", plugin=use
+        )
     wanted = tuple(caller.spec.argnames)
     if tuple(impl.argnames) == wanted:
         return function  # type: ignore[no-any-return]
@@ -400,18 +427,18 @@ def _bind(impl: Any, caller: Any, use: str) -> Callable[..., Any]:
     )
 
 
-def _on_fault(value: str, cls: type[Any], table: str) -> str:
+def _on_fault(value: Any, cls: type[Any], table: str) -> str:
     allowed = ("open", "closed", *getattr(cls, "on_fault_values", ()))
     if value not in allowed:
         raise SettingError(
             [
                 SettingProblem(
                     f"{table}.on_fault",
-                    f"{value!r} is not one of {', '.join(allowed)}{nearest(value, allowed)}",
+                    f"{value!r} is not one of {', '.join(allowed)}{nearest(str(value), allowed)}",
                 )
             ]
         )
-    return value
+    return str(value)
 
 
 def _check_tier(deduct: Bound, where: str) -> None:
@@ -430,6 +457,26 @@ def _check_tier(deduct: Bound, where: str) -> None:
         raise WiringError(
             f"{where}: {deduct.name!r} offers {', '.join(journal)} but lacks "
             f"{', '.join(missing)}; tier journal needs them all",
+            stage="deduct",
+            plugin=deduct.name,
+        )
+
+
+def _check_places(deduct: Bound, sale: Sale, where: str) -> None:
+    """Places are distinct ids, and several of them need ``debit``: else units strand (5.3)."""
+    places = deduct.places(sale)
+    bad = [place for place in places if not is_id(place)]
+    if not places or bad or len(set(places)) != len(places):
+        raise WiringError(
+            f"{where}: {deduct.name!r} names places {places!r}; expected distinct names of 1-64 of "
+            "A-Z a-z 0-9 _ -",
+            stage="deduct",
+            plugin=deduct.name,
+        )
+    if deduct.tier is not Tier.ROUTER and len(places) > 1 and "debit" not in deduct.hooks:
+        raise WiringError(
+            f"{where}: {deduct.name!r} holds units in {len(places)} places but offers no debit, "
+            "so units of one cannot reach another; offer debit, or name one place",
             stage="deduct",
             plugin=deduct.name,
         )

@@ -1,27 +1,27 @@
 """What this process knows of its sales: settings, wiring and one runtime per sale.
 
 Doors, workers and the control plane all look here. :meth:`World.refresh` follows the ledger's
-control rows; a sale of another release's config that is only in the ledger raises an alarm and
-its work waits.
+control rows. The work of a sale that is only in the ledger waits; the role that meets it says so.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import structlog
 
 from doorbuster.admission import Admission
 from doorbuster.clock import Clock
 from doorbuster.context import AlarmCall
-from doorbuster.errors import ConfigError
+from doorbuster.errors import ConfigError, WiringError
 from doorbuster.ledger import Ledger, SaleRow
 from doorbuster.model import Sale
 from doorbuster.pipeline import Pipeline
 from doorbuster.runtime import SaleRuntime, View, sale_of
-from doorbuster.settings import SaleSettings, Settings
+from doorbuster.settings import CLOSED, DEFAULT_MODE, SaleSettings, Settings, modes_of
 from doorbuster.windows import Windows
 from doorbuster.wiring import Bound, Wiring
 
@@ -59,7 +59,7 @@ class World:
         """Compile every mode of every configured sale.
 
         Raises:
-            ConfigError: all problems of the first sale that has some.
+            WiringError: every problem of every sale, a line each.
         """
         self.settings = settings
         self.wiring = wiring
@@ -70,18 +70,54 @@ class World:
         self._log = structlog.get_logger("doorbuster.world").bind()
         self.runtimes: dict[str, SaleRuntime] = {}
         rows = {row.sale: row for row in ledger.sales()}
+        problems: list[str] = []
         for sale_id, found in settings.sales.items():
             row = rows.get(sale_id)
             base = configured_sale(found, settings.environment)
             sale = sale_of(base, row, None if row is None else ledger.skus(row))
+            try:
+                pipelines = self._compile(sale, row)
+            except ConfigError as error:
+                problems.append(str(error))
+                continue
             self.runtimes[sale_id] = SaleRuntime(
-                View(row, sale, wiring.compile_sale(sale)),
+                View(row, sale, pipelines),
                 admission,
                 clock=clock,
                 ledger=ledger,
                 windows=windows,
                 known_max=settings.door.known_max,
             )
+        if problems:
+            raise WiringError("\n".join(dict.fromkeys(problems)))
+
+    def _compile(self, sale: Sale, row: SaleRow | None) -> Mapping[str, Pipeline]:
+        """Compile every mode; a started sale keeps the pair its grants are lent to.
+
+        Where config now gives the mode in force another deduct or journal, or has that mode no
+        more, the sale goes on with the pair it has, and an alarm says so (design: modes).
+        """
+        pipelines = self.wiring.compile_sale(sale)
+        if row is None or not row.epoch:
+            return pipelines
+        modes = modes_of(self.settings, sale.id)
+        stages = modes.get(row.effective, modes[DEFAULT_MODE])
+        lent = msgspec.structs.replace(stages, deduct=row.deduct, journal=row.journal)
+        if row.effective in modes and stages == lent:
+            return pipelines
+        if row.effective != CLOSED:
+            self.alarm(
+                "mode-refused",
+                "warning",
+                sale.id,
+                error=f"config gives mode {row.effective!r} another deduct or journal, or no "
+                f"longer has it; the sale keeps {row.deduct!r} with journal {row.journal!r}",
+            )
+        try:
+            return {**pipelines, row.effective: self.wiring.compile_mode(sale, row.effective, lent)}
+        except ConfigError as error:
+            self.alarm("plugin-missing", "critical", sale.id, plugin=row.deduct, error=str(error))
+            return pipelines
 
     def refresh(self, only: str | None = None) -> None:
         """Take control rows that changed; cheap when none did."""
@@ -113,7 +149,7 @@ class World:
         """The pipeline in force; for a mode that runs no stage, the base one serves workers."""
         view = runtime.view
         effective = view.row.effective if view.row is not None else view.sale.mode
-        return view.pipelines.get(effective) or view.pipelines["normal"]
+        return view.pipelines.get(effective) or view.pipelines[DEFAULT_MODE]
 
     def deductor(self, sale_id: str, backend: str) -> Bound | None:
         """The plugin that served a grant; an alarm and ``None`` when it cannot be had."""
@@ -123,16 +159,16 @@ class World:
             self.alarm("plugin-missing", "critical", sale_id, plugin=backend, error=str(error))
             return None
 
-    def tell(self, hook: str, sale_id: str, *values: Any) -> None:
-        """Call every observer of ``hook``; one that fails is logged and changes nothing."""
-        for observer in self._observers(hook, sale_id):
+    def tell(self, hook: str, sale_id: str | None, *values: Any) -> None:
+        """Call every observer of ``hook``; one that fails is logged and changes nothing.
+
+        ``sale_id`` of ``None`` concerns every sale's observers.
+        """
+        for observer in self.wiring.observers(hook, sale_id):
             try:
                 observer(*values)
-            except Exception as error:  # noqa: BLE001 - observers change nothing
-                self._log.error("observer failed", hook=hook, sale=sale_id, error=str(error))
-
-    def _observers(self, hook: str, sale_id: str) -> Sequence[Callable[..., Any]]:
-        return self.wiring.observers(hook, sale_id)
+            except BaseException as error:  # noqa: BLE001 - observers change nothing
+                self._log.error("observer failed", hook=hook, sale=sale_id, error=repr(error))
 
     def promises(self) -> Mapping[str, str]:
         """What ACCEPTED survives, by sale, with the mode in force."""

@@ -108,7 +108,6 @@ def make_batch(make_sale):
 @pytest.fixture
 def in_threads():
     """Run ``work(n)`` in ``count`` threads that start together; answer what each returned."""
-
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # change threads as often as can be: races show
 

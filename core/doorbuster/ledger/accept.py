@@ -110,7 +110,7 @@ def accept(
             answers[n] = _refused(verdict, final=holds)
         refusals.append((n, verdict, phantom))
     room.write()
-    _remove(connection, sid, items, refusals, holds=holds, batch=batch)
+    _remove(connection, items, refusals, holds=holds, batch=batch)
     undo = _undo(items, refusals, known, epoch) if holds else []
     if undo:
         queue_undo(connection, sid, epoch, undo, now_ms)
@@ -183,7 +183,7 @@ def _insert(
         for n in sorted(range(len(items)), key=keys.__getitem__)
     ]
     sql = queries.load(connection.dialect.name)
-    if connection.exec_driver_sql(sql["insert_intent"], rows).rowcount == len(items):
+    if queries.insert_many(connection, sql["insert_intents"], rows) == len(items):
         return {}
     stored = read_stored(connection, sid, keys)
     return {n: found for n, key in enumerate(keys) if (found := stored[key]).batch != batch}
@@ -191,7 +191,6 @@ def _insert(
 
 def _remove(
     connection: sa.Connection,
-    sid: int,
     items: Sequence[Reservation],
     refusals: Sequence[_Refusal],
     *,
@@ -199,17 +198,16 @@ def _remove(
     batch: int,
 ) -> None:
     """Abort the refused rows (holders) or remove them (routers, which held nothing)."""
-    if not refusals:
-        return
     sql = queries.load(connection.dialect.name)
-    keys = [(sid, *identity_of(items[n].attempt), batch) for n, _, _ in refusals]
-    if not holds:
-        connection.exec_driver_sql(sql["drop_intent"], keys)
-        return
-    codes = [int(verdict.code) for _, verdict, _ in refusals]
-    connection.exec_driver_sql(
-        sql["abort_intent"], [(code, *key) for code, key in zip(codes, keys, strict=True)]
-    )
+    by_code: dict[int, list[tuple[str, str]]] = {}
+    for n, verdict, _ in refusals:
+        by_code.setdefault(int(verdict.code), []).append(identity_of(items[n].attempt))
+    for code, keys in by_code.items():
+        if holds:
+            values = (code, batch, queries.array(keys))
+            connection.exec_driver_sql(sql["abort_intents"], values)
+        else:
+            connection.exec_driver_sql(sql["drop_intents"], (batch, queries.array(keys)))
 
 
 def _undo(

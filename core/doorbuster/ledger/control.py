@@ -97,13 +97,17 @@ class SaleRow(msgspec.Struct, frozen=True):
     limits_max: Limits
 
 
+_COLUMNS = [column for column in schema.sales.c if column.name != "created_at_ms"]
+_BY_SID = sa.select(*_COLUMNS).where(schema.sales.c.sid == sa.bindparam("sid"))
+_LIMITS = msgspec.json.Decoder(Limits)
+
+
 def _row(row: sa.Row[Any]) -> SaleRow:
     values = dict(row._mapping)
-    values.pop("created_at_ms", None)
     values["state"] = SaleState(values["state"])
     values["kind"] = Kind(values["kind"])
     for name in ("limits", "limits_max"):
-        values[name] = msgspec.json.decode(values[name], type=Limits)
+        values[name] = _LIMITS.decode(values[name])
     return SaleRow(**values)
 
 
@@ -137,14 +141,14 @@ def _starts_at(row: SaleRow) -> dict[str, Any]:
 
 def load(connection: sa.Connection, sid: int) -> SaleRow:
     """Read one row by its number (it exists: rows are never removed while open)."""
-    return _row(connection.execute(sa.select(schema.sales).where(schema.sales.c.sid == sid)).one())
+    return _row(connection.execute(_BY_SID, {"sid": sid}).one())
 
 
 def find(connection: sa.Connection, environment: str, sale: str) -> SaleRow | None:
     """Read the current run of a sale."""
     table = schema.sales
     found = connection.execute(
-        sa.select(table)
+        sa.select(*_COLUMNS)
         .where(table.c.environment == environment, table.c.sale == sale)
         .order_by(table.c.run.desc())
         .limit(1)
@@ -156,7 +160,7 @@ def load_all(connection: sa.Connection, environment: str) -> list[SaleRow]:
     """Read the current run of every sale of an environment, by sale id."""
     table = schema.sales
     rows = connection.execute(
-        sa.select(table).where(table.c.environment == environment).order_by(table.c.run)
+        sa.select(*_COLUMNS).where(table.c.environment == environment).order_by(table.c.run)
     )
     newest = {row.sale: _row(row) for row in rows}
     return [newest[sale] for sale in sorted(newest)]

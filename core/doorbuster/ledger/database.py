@@ -95,6 +95,8 @@ class Database:
             connect_args={"check_same_thread": False, "timeout": self._wait_ms / 1000},
             **pool,
         )
+        # Many rows of an insert are one statement, not one step each: see queries.py.
+        engine.dialect.use_insertmanyvalues_wo_returning = True
         sa.event.listen(engine, "connect", self._on_connect)
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
         return engine
@@ -254,7 +256,7 @@ def _translated() -> Iterator[None]:
         yield
     except sa.exc.IntegrityError as error:
         raise PermanentError(f"a constraint of the ledger refused: {error.orig}") from error
-    except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
+    except (sa.exc.DBAPIError, sa.exc.TimeoutError, sqlite3.Error) as error:
         cause = getattr(error, "orig", None) or error
         raise UnavailableError(f"the ledger's database is not available: {cause}") from error
 

@@ -208,9 +208,7 @@ def _available(connection: sa.Connection, row: FundingRow) -> int:
     """Units the source can give now: unallocated, or free units of its ACTIVE grant."""
     if row.source == UNALLOCATED:
         stock = schema.stock
-        query = sa.select(stock.c.unallocated).where(
-            stock.c.sid == row.sid, stock.c.sku == row.sku
-        )
+        query = sa.select(stock.c.unallocated).where(stock.c.sid == row.sid, stock.c.sku == row.sku)
     else:
         grants = schema.grants
         query = sa.select(grants.c.quantity - grants.c.consumed).where(

@@ -153,8 +153,8 @@ def left(connection: sa.Connection, sid: int) -> dict[str, Left]:
     }
 
 
-def _pairs(rows: Iterable[sa.Row[Any]]) -> dict[str, int]:
-    return {key: int(n or 0) for key, n in rows}
+def _pairs(rows: Iterable[Any]) -> dict[str, int]:
+    return {row[0]: int(row[1] or 0) for row in rows}
 
 
 def free_units(connection: sa.Connection, sid: int, epoch: int) -> dict[tuple[str, str], int]:
@@ -198,13 +198,15 @@ def gather(
     for (place, sku), units in sorted(wants.items()):
         if free.get((place, sku), units) >= units:
             continue
-        donors = sorted(
+        rich = sorted(
             ((n, donor) for (donor, s), n in free.items() if s == sku and donor != place and n),
             key=lambda pair: (-pair[0], pair[1]),
         )
-        rich = sum(n for n, _ in donors)
-        ask = max(units - free[place, sku], rich // (4 * places))
-        for n, source in [(spare.get(sku, 0), UNALLOCATED), *donors]:
+        more = sum(n for n, _ in rich) // (4 * places)
+        ask = max(units - free[place, sku], more)
+        donors = [(spare.get(sku, 0), UNALLOCATED)]
+        donors += rich
+        for n, source in donors:
             take = min(ask, n)
             if not take:
                 continue

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
 
 from doorbuster.alarms import Alarm
 from doorbuster.clock import Clock
 from doorbuster.context import SoldOutRead
-from doorbuster.errors import ContractError, UnknownSaleError
+from doorbuster.errors import UnknownSaleError
 from doorbuster.identity import ServerKey
 from doorbuster.ledger import (
     audit,

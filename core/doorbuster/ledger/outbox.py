@@ -27,8 +27,8 @@ __all__ = [
     "is_pending",
     "mark_created",
     "pending",
-    "reserved",
     "reservations_of",
+    "reserved",
     "settle",
 ]
 
@@ -73,32 +73,18 @@ def reservations_of(
     connection: sa.Connection, batches: Sequence[int], sale: str
 ) -> list[Reservation]:
     """Read the RESERVED intents of one sale's batches, oldest first, without dead letters."""
-    table, letters = schema.intents, schema.dead_letters
-    rows = connection.execute(
-        sa.select(table)
-        .where(
-            table.c.batch.in_(batches),
-            table.c.state == IntentState.RESERVED,
-            ~sa.exists().where(letters.c.order_no == table.c.order_no),
-        )
-        .order_by(table.c.id)
-    )
+    sql = queries.load(connection.dialect.name)
+    row = tuple[int, str, str, str, str, int, str]
+    rows = queries.read_array(connection, sql["reserved_intents"], (queries.array(batches),), row)
     return [
         Reservation(
-            Attempt(
-                lines=parse_lines(row.lines),
-                buyer=row.buyer,
-                request_id=row.request_id,
-                sale=sale,
-                order_no=row.order_no,
-                fingerprint=row.lines,
-            ),
-            row.place,
-            row.order_no,
-            row.epoch,
-            row.id,
+            Attempt(parse_lines(lines), buyer, request_id, sale, None, {}, None, order_no, lines),
+            place,
+            order_no,
+            epoch,
+            number,
         )
-        for row in rows
+        for number, buyer, request_id, order_no, lines, epoch, place in rows
     ]
 
 
@@ -200,7 +186,7 @@ class CreatingTransaction:
         self._connection = connection
         sql = queries.load(connection.dialect.name)
         ids = _ids(reservations)
-        before = dict(connection.exec_driver_sql(sql["intent_states"], (ids,)).tuples().all())
+        before = dict(queries.read_array(connection, sql["intent_states"], (ids,), tuple[int, str]))
         lost = [item.order_no for item in reservations if item.intent not in before]
         if lost:
             raise ContractError(f"{len(lost)} reservations name no intent, the first: {lost[0]}")
@@ -209,13 +195,39 @@ class CreatingTransaction:
         self.answers = [_answer(before[item.intent]) for item in reservations]
 
     def execute(self, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute ``statement`` for ``rows``; nothing for no rows."""
-        if rows:
-            self._connection.execute(statement, list(rows))
+        """Execute ``statement`` for ``rows``, which have the same keys; nothing for no rows.
+
+        A plain insert goes in bulk, compiled once for all rows (twice as fast as Core's own).
+        """
+        if not rows:
+            return
+        connection = self._connection
+        plain = _plain_insert(connection, statement, list(rows[0]))
+        if plain is None:
+            connection.execute(statement, list(rows))
+        else:
+            text, keys = plain
+            queries.insert_many(connection, text, [[row[key] for key in keys] for row in rows])
+
+
+def _plain_insert(
+    connection: sa.Connection, statement: Any, keys: Sequence[str]
+) -> tuple[str, list[str]] | None:
+    """The text of an insert whose parameters are just ``keys`` as they are, and their order."""
+    if not isinstance(statement, sa.Insert):
+        return None
+    dialect = connection.dialect
+    compiled = statement.compile(connection, column_keys=keys)
+    as_is = all(
+        statement.table.c[key].type.dialect_impl(dialect).bind_processor(dialect) is None
+        for key in keys
+    )
+    order = list(compiled.positiontup or ())
+    return (str(compiled), order) if as_is and set(order) == set(keys) else None
 
 
 def _ids(reservations: Sequence[Reservation]) -> str:
-    return msgspec.json.encode(sorted(item.intent for item in reservations)).decode()
+    return queries.array(sorted(item.intent for item in reservations))
 
 
 def _answer(state: str) -> Persisted:

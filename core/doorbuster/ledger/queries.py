@@ -1,21 +1,34 @@
-"""Named statements from the ``.sql`` files beside this module."""
+"""Named statements from the ``.sql`` files beside this module, and how to run them in bulk.
+
+The driver gives the interpreter lock back and takes it again for every step of a statement: once
+per row of an executemany, once per row of a SELECT. Beside a second busy thread each of those
+may wait for a whole switch interval (measured: 125k rows/s became 3k). So a hot statement takes
+all its rows at once, and answers them as one JSON text.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import chain
+from typing import Any, Final
 
-__all__ = ["load"]
+import msgspec
+import sqlalchemy as sa
+
+__all__ = ["array", "insert_many", "load", "read_array"]
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_VALUES = re.compile(r"\bVALUES (\([^)]*\))")
+_ROWS_MAX: Final = 256  # rows of one statement; sizes are powers of two, so few texts are prepared
 
 
 @cache
-def load(dialect: str) -> Mapping[str, str]:
-    """Read ``sql/DIALECT.sql``: statements by the name in their ``-- name:`` line."""
-    text = files("doorbuster.ledger").joinpath("sql", f"{dialect}.sql").read_text("utf-8")
+def load(name: str) -> Mapping[str, str]:
+    """Read ``sql/NAME.sql``: statements by the name in their ``-- name:`` line."""
+    text = files("doorbuster.ledger").joinpath("sql", f"{name}.sql").read_text("utf-8")
     names_and_bodies = _NAME.split(text)[1:]
     return {
         name: "\n".join(
@@ -23,3 +36,38 @@ def load(dialect: str) -> Mapping[str, str]:
         ).rstrip(";")
         for name, body in zip(names_and_bodies[::2], names_and_bodies[1::2], strict=True)
     }
+
+
+@cache
+def _repeated(statement: str, n: int) -> str:
+    """``statement`` with its one row of ``VALUES`` written ``n`` times."""
+    return _VALUES.sub(lambda row: "VALUES " + ",".join([row[1]] * n), statement, count=1)
+
+
+def insert_many(
+    connection: sa.Connection, statement: str, rows: Sequence[Sequence[Any]], *tail: Any
+) -> int:
+    """Run ``INSERT ... VALUES (row) ...`` for all rows; answer how many were written.
+
+    ``tail`` are the values of the parameters after the row's.
+    """
+    written = start = 0
+    while start < len(rows):
+        n = min(_ROWS_MAX, 1 << (len(rows) - start).bit_length() - 1)
+        values = (*chain.from_iterable(rows[start : start + n]), *tail)
+        written += connection.exec_driver_sql(_repeated(statement, n), values).rowcount
+        start += n
+    return written
+
+
+def array(values: Sequence[Any]) -> str:
+    """Write values as the JSON array that ``json_each(?)`` of a statement reads."""
+    return msgspec.json.encode(values).decode()
+
+
+def read_array(
+    connection: sa.Connection, statement: str, values: tuple[Any, ...], row: Any
+) -> list[Any]:
+    """Run a statement that answers one JSON array of arrays; each becomes a ``row`` (a type)."""
+    text = connection.exec_driver_sql(statement, values).scalar_one()
+    return list(msgspec.json.decode(text, type=list[row]))

@@ -30,9 +30,7 @@ def read_orders(
     return [dict(row._mapping) for row in connection.execute(query)]
 
 
-def read_order(
-    connection: sa.Connection, environment: str, order_no: str
-) -> dict[str, Any] | None:
+def read_order(connection: sa.Connection, environment: str, order_no: str) -> dict[str, Any] | None:
     """Read one order with ``intent_state`` and ``release`` (each may be ``None``)."""
     table, intents, releases = schema.orders, schema.intents, schema.releases
     row = connection.execute(

@@ -73,9 +73,7 @@ def apply_restock(
 
 def _check(connection: sa.Connection, sid: int, sku: str, units: int) -> None:
     stock = schema.stock
-    rows = {
-        row.sku: row for row in connection.execute(sa.select(stock).where(stock.c.sid == sid))
-    }
+    rows = {row.sku: row for row in connection.execute(sa.select(stock).where(stock.c.sid == sid))}
     if sku not in rows:
         known = ", ".join(sorted(rows))
         raise ConfigError(f"restock: no sku {sku!r}{nearest(sku, rows)}; known: {known}")

@@ -54,9 +54,11 @@ class Room:
         self._skus = frozenset(skus)
         # With one sku its quota and the sale's are one row: count it once (PER_SALE).
         self._one_sku = len(skus) == 1
-        self._limits = {PER_SALE: row.limits.sale} | {sku: row.limits.of_sku(sku) for sku in skus}
-        if self._one_sku:
-            self._limits[PER_SALE] = lowest(row.limits, skus[0])
+        self._limits = (
+            {PER_SALE: lowest(row.limits, skus[0])}
+            if self._one_sku
+            else {PER_SALE: row.limits.sale} | {sku: row.limits.of_sku(sku) for sku in skus}
+        )
         self._bought: dict[tuple[str, str], int] = {}
         self._free: dict[tuple[str, str], int] = {}
         self._added: dict[tuple[str, str], int] = defaultdict(int)
@@ -70,13 +72,16 @@ class Room:
         """
         if not items:
             return
-        sid, execute = self._row.sid, self._connection.exec_driver_sql
-        buyers = _json(sorted({item.attempt.buyer for item in items}))
-        for buyer, scope, bought in execute(self._sql["read_quotas"], (buyers, sid)):
+        sid = self._row.sid
+        buyers = queries.array(sorted({item.attempt.buyer for item in items}))
+        for buyer, scope, bought in queries.read_array(
+            self._connection, self._sql["read_quotas"], (buyers, sid), tuple[str, str, int]
+        ):
             self._bought[buyer, scope] = bought
-        places = _json(sorted({item.place for item in items}))
-        keys = (sid, self._epoch, places)
-        for place, sku, free, state in execute(self._sql["read_grants"], keys):
+        places = queries.array(sorted({item.place for item in items}))
+        for place, sku, free, state in self._connection.exec_driver_sql(
+            self._sql["read_grants"], (sid, self._epoch, places)
+        ):
             if state != GrantState.ACTIVE:
                 raise Fenced
             self._free[place, sku] = free
@@ -100,9 +105,13 @@ class Room:
             bought = self._bought.get((buyer, scope), 0)
             if limit is not None and bought + n > limit:
                 return Rejection(Code.OVER_LIMIT, {"limit": limit, "bought": bought})
-        if any((place, sku) not in self._free for sku in need):
-            return _NO_GRANT
-        missing = {sku: n for sku, n in need.items() if self._free[place, sku] < n}
+        missing: dict[str, int] = {}
+        for sku, n in need.items():
+            free = self._free.get((place, sku))
+            if free is None:
+                return _NO_GRANT
+            if free < n:
+                missing[sku] = n
         if missing:
             return Short(missing)
         for scope, n in wants:
@@ -123,23 +132,24 @@ class Room:
         Raises:
             ContractError: a guard failed, which the write lock forbids: a defect.
         """
-        sid = self._row.sid
-        quotas = [
-            (sid, buyer, scope, n, _NO_LIMIT if (most := self._limits[scope]) is None else most)
-            for (buyer, scope), n in sorted(self._added.items())
-        ]
-        if not quotas:
+        if not self._added:
             return
-        hit = self._connection.exec_driver_sql(self._sql["add_quota"], quotas).rowcount
-        grants = [
-            (n, sid, self._epoch, place, sku, self._row.version, n)
-            for (place, sku), n in sorted(self._consumed.items())
-        ]
-        hit += self._connection.exec_driver_sql(self._sql["consume_grant"], grants).rowcount
-        if hit != len(quotas) + len(grants):
+        sid, hit = self._row.sid, 0
+        rows = [(sid, buyer, scope, n) for (buyer, scope), n in sorted(self._added.items())]
+        for scope, limit in self._limits.items():
+            hit += queries.insert_many(
+                self._connection,
+                self._sql["add_quotas"],
+                [row for row in rows if row[2] == scope] if len(self._limits) > 1 else rows,
+                _NO_LIMIT if limit is None else limit,
+            )
+        takes = [(place, sku, n) for (place, sku), n in sorted(self._consumed.items())]
+        keys = (queries.array(takes), sid, self._epoch, self._row.version)
+        hit += self._connection.exec_driver_sql(self._sql["consume_grants"], keys).rowcount
+        missed = len(rows) + len(takes) - hit
+        if missed:
             raise ContractError(
-                f"{len(quotas) + len(grants) - hit} guards of quotas or grants failed under the "
-                "write lock",
+                f"{missed} guards of quotas or grants failed under the write lock",
                 sale=self._row.sale,
             )
 
@@ -148,7 +158,3 @@ def lowest(limits: Limits, sku: str) -> int | None:
     """The quota of a sale with one sku: the smaller of the sale's and the sku's."""
     found = [n for n in (limits.sale, limits.of_sku(sku)) if n is not None]
     return min(found, default=None)
-
-
-def _json(values: Sequence[str]) -> str:
-    return msgspec.json.encode(values).decode()

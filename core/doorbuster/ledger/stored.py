@@ -75,10 +75,7 @@ def read_stored(
     if not identities:
         return {}
     sql = queries.load(connection.dialect.name)
-    rows = connection.exec_driver_sql(
-        sql["read_intents"], (msgspec.json.encode(identities).decode(), sid)
-    )
-    return {
-        (buyer, request_id): Stored(number, order_no, lines, IntentState(state), *rest)
-        for buyer, request_id, number, order_no, lines, state, *rest in rows
-    }
+    keys = (queries.array(identities), sid)
+    row = tuple[str, str, int, str, str, IntentState, int | None, int, str, int]
+    rows = queries.read_array(connection, sql["read_intents"], keys, row)
+    return {(buyer, request_id): Stored(*rest) for buyer, request_id, *rest in rows}

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from doorbuster.errors import BackendError
 from doorbuster.ledger import Job, units
 from doorbuster.model import Compensation, IntentState
-from doorbuster.outcomes import UNKNOWN
+from doorbuster.outcomes import Compensated
 from doorbuster.runtime import SaleRuntime
 from doorbuster.wiring import Tier
 from doorbuster.workers.role import Tools
@@ -40,16 +39,18 @@ class Compensate:
             limit=_JOBS,
             lease_s=tools.settings.lease_s,
         )
+        worked = False
         for job in jobs:
             try:
                 done = self._do(runtimes[job.sid], job)
-            except BackendError as error:
-                tools.alarm("compensate-failed", "warning", runtimes[job.sid].id, error=str(error))
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - it stops no other's turn
+                tools.alarm("compensate-failed", "warning", runtimes[job.sid].id, error=repr(error))
                 done = False
+            worked |= done
             if not done:
                 pause = min(_BACKOFF_MAX_S, 0.1 * 2 ** min(job.tries, 10))
                 tools.ledger.retry_job(job, after_s=pause)
-        return bool(jobs)
+        return worked
 
     def _do(self, runtime: SaleRuntime, job: Job) -> bool:
         tools, item = self._tools, job.reservation
@@ -79,7 +80,7 @@ class Compensate:
         )
         state = "ABORTED" if undo else "RETURNED"
         (answer,) = bound.hooks["compensate"]([Compensation(item, state, job.code, given)])
-        if answer is UNKNOWN:
+        if not isinstance(answer, Compensated):  # UNKNOWN: asked again, it is idempotent
             return False
         row = runtime.view.row
         current = row is not None and row.epoch == item.epoch

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+
+import msgspec
 
 from doorbuster.fulfilment import fulfil_batches
 from doorbuster.ledger import Claim
@@ -11,6 +14,14 @@ from doorbuster.workers.role import Tools
 __all__ = ["Persist"]
 
 _TRIES_ALARM: Final = 5  # leases of one batch before a person should look
+_TRIES_PER_LEASE: Final = 4
+
+
+class _Leased(msgspec.Struct, frozen=True):
+    """A claimed batch, and when (monotonic seconds) another worker may claim it."""
+
+    claim: Claim
+    until_s: float
 
 
 class Persist:
@@ -21,40 +32,70 @@ class Persist:
     def __init__(self, tools: Tools) -> None:
         """Work on the sales of ``tools.world``."""
         self._tools = tools
-        self._claims: list[Claim] = []
         self._settled: list[int] = []
+        self._failed: list[_Leased] = []
+        self._again_s = 0.0
 
     def run_once(self) -> bool:
-        """Persist one lease's worth; a fault keeps the lease and tries it again."""
-        tools = self._tools
-        if not self._claims:
-            settled, self._settled = self._settled, []
+        """Persist one lease's worth, each sale by itself.
+
+        A sale that fails is tried again within its lease, and keeps no other sale waiting; when
+        the lease is over, whoever claims its batches next tries.
+
+        Raises:
+            Exception: the last fault (SystemExit of a plugin too), when no batch was persisted:
+                the runner backs off.
+        """
+        work = [*self._due(), *self._claim()]
+        worked = False
+        fault: Exception | SystemExit | None = None
+        for sid in sorted({leased.claim.sid for leased in work}):
+            mine = [leased for leased in work if leased.claim.sid == sid]
             try:
-                self._claims = tools.ledger.claim(
-                    owner=tools.owner,
-                    rows=tools.settings.persist_rows,
-                    lease_s=tools.settings.lease_s,
-                    settled=settled,
-                )
-            except BaseException:
-                self._settled = settled + self._settled
-                raise
-        if not self._claims:
+                worked |= self._persist(sid, [leased.claim for leased in mine])
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - it stops no other's turn
+                fault = error
+                self._failed.extend(mine)
+                pause_s = self._tools.settings.lease_s / _TRIES_PER_LEASE
+                self._again_s = self._tools.clock.monotonic_s() + pause_s
+        if fault is not None and not worked:
+            raise fault
+        return worked
+
+    def _due(self) -> list[_Leased]:
+        now_s = self._tools.clock.monotonic_s()
+        if now_s < self._again_s:
+            return []
+        due, self._failed = self._failed, []
+        return [leased for leased in due if now_s < leased.until_s]
+
+    def _claim(self) -> list[_Leased]:
+        tools = self._tools
+        until_s = tools.clock.monotonic_s() + tools.settings.lease_s
+        settled, self._settled = self._settled, []
+        try:
+            claims = tools.ledger.claim(
+                owner=tools.owner,
+                rows=tools.settings.persist_rows,
+                lease_s=tools.settings.lease_s,
+                settled=settled,
+            )
+        except BaseException:
+            self._settled = settled
+            raise
+        return [_Leased(claim, until_s) for claim in claims]
+
+    def _persist(self, sid: int, claims: Sequence[Claim]) -> bool:
+        tools, batches = self._tools, [claim.batch for claim in claims]
+        runtime = tools.world.by_sid().get(sid)
+        if runtime is None:
+            tools.alarm("sale-not-configured", "warning", None, sid=sid, batches=len(batches))
             return False
-        runtimes = tools.world.by_sid()
-        for sid in sorted({claim.sid for claim in self._claims}):
-            mine = [claim for claim in self._claims if claim.sid == sid]
-            batches = [claim.batch for claim in mine]
-            runtime = runtimes.get(sid)
-            if runtime is None:
-                tools.alarm("sale-not-configured", "warning", None, sid=sid, batches=len(batches))
-            else:
-                if max(claim.tries for claim in mine) >= _TRIES_ALARM:
-                    tools.alarm("batch-keeps-failing", "warning", runtime.id, batches=len(batches))
-                persist = tools.world.pipeline(runtime).persist
-                fulfil_batches(tools.ledger, tools.alarm, runtime.view.sale, persist, batches)
-                self._settled.extend(batches)
-            self._claims = [claim for claim in self._claims if claim.sid != sid]
+        if max(claim.tries for claim in claims) >= _TRIES_ALARM:
+            tools.alarm("batch-keeps-failing", "warning", runtime.id, batches=len(batches))
+        persist = tools.world.pipeline(runtime).persist
+        fulfil_batches(tools.ledger, tools.alarm, runtime.view.sale, persist, batches)
+        self._settled.extend(batches)
         return True
 
     def waiting(self) -> int:

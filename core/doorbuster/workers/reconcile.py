@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from doorbuster.runtime import SaleRuntime
 from doorbuster.workers.role import Tools
 
 __all__ = ["Reconcile"]
@@ -22,17 +23,18 @@ class Reconcile:
         now_s = self._tools.clock.monotonic_s()
         if now_s >= self._next_s:
             self._next_s = now_s + self._tools.settings.reconcile_s
-            for runtime in self._tools.world.by_sid().values():
-                if runtime.view.row is not None:
-                    report = self._tools.ledger.report(runtime.view.row)
-                    if not report.balanced:
-                        self._tools.alarm(
-                            "drift",
-                            "critical",
-                            runtime.id,
-                            drift=report.drift,
-                            violations=list(report.violations[:5]),
-                        )
+            self._tools.each_sale(self.name, self._check)
+        return False
+
+    def _check(self, runtime: SaleRuntime) -> bool:
+        row = runtime.view.row
+        if row is not None:
+            report = self._tools.ledger.report(row)
+            if not report.balanced:
+                shown = list(report.violations[:5])
+                self._tools.alarm(
+                    "drift", "critical", runtime.id, drift=report.drift, violations=shown
+                )
         return False
 
     def waiting(self) -> int:

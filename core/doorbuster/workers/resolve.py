@@ -14,6 +14,7 @@ from doorbuster.workers.role import Tools
 __all__ = ["Resolve"]
 
 _CHUNK: Final = 500
+_OVERLAP_S: Final = 2.0  # a holder's clock, and its answer, may be that late
 
 
 class Resolve:
@@ -25,16 +26,16 @@ class Resolve:
         """Work on the sales of ``tools.world``."""
         self._tools = tools
         self._next_sweep_s = 0.0
+        self._swept: dict[tuple[int, int], float] = {}
 
     def run_once(self) -> bool:
         """Settle a chunk; sweep when it is time."""
-        settled = self._tools.settlements.run_once()
         now_s = self._tools.clock.monotonic_s()
-        if now_s < self._next_sweep_s:
-            return settled
-        self._next_sweep_s = now_s + self._tools.settings.hold_age_s / 2
-        swept = [self._sweep(runtime) for runtime in self._tools.world.by_sid().values()]
-        return settled or any(swept)
+        swept = False
+        if now_s >= self._next_sweep_s:
+            self._next_sweep_s = now_s + self._tools.settings.hold_age_s / 2
+            swept = self._tools.each_sale("sweep", self._sweep)
+        return self._tools.settlements.run_once() or swept
 
     def _sweep(self, runtime: SaleRuntime) -> bool:
         row, sale = runtime.view.row, runtime.view.sale
@@ -43,9 +44,14 @@ class Resolve:
         bound = self._tools.world.deductor(runtime.id, row.deduct)
         if bound is None or "holds" not in bound.hooks:
             return False
-        holds: list[Hold] = list(
-            bound.hooks["holds"](sale, row.epoch, self._tools.settings.hold_age_s)
-        )
+        now_s, age_s = self._tools.clock.monotonic_s(), self._tools.settings.hold_age_s
+        # What was older than that at the last sweep is judged: an accepted one stays a hold.
+        since_s = self._swept.get((row.sid, row.epoch), float("-inf")) - _OVERLAP_S
+        holds: list[Hold] = [
+            hold
+            for hold in bound.hooks["holds"](sale, row.epoch, age_s)
+            if now_s - hold.age_s >= since_s
+        ]
         undone = False
         for start in range(0, len(holds), _CHUNK):
             items = [
@@ -56,6 +62,7 @@ class Resolve:
                 sale, row.epoch, items, code=Code.BUSY, holds=True
             )
             undone |= stored is not None and any(found is None for found in stored)
+        self._swept[row.sid, row.epoch] = now_s - age_s
         return undone
 
     def waiting(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from doorbuster.clock import Clock
 from doorbuster.context import AlarmCall
 from doorbuster.ledger import Ledger
+from doorbuster.runtime import SaleRuntime
 from doorbuster.settings import Workers
 from doorbuster.settlement import Settlements
 from doorbuster.world import World
@@ -26,6 +28,27 @@ class Tools(msgspec.Struct, frozen=True):
     clock: Clock
     alarm: AlarmCall
     owner: str
+
+    def each_sale(self, role: str, work: Callable[[SaleRuntime], bool]) -> bool:
+        """Do ``work`` for every sale of the ledger; True when some of it was done.
+
+        A sale whose work fails, in whatever way, is an alarm and keeps no other from its turn.
+
+        Raises:
+            Exception: the last fault (SystemExit of a plugin too), when nothing was done: the
+                runner backs off.
+        """
+        worked = False
+        fault: Exception | SystemExit | None = None
+        for runtime in self.world.by_sid().values():
+            try:
+                worked |= work(runtime)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - it stops no other's turn
+                fault = error
+                self.alarm(f"{role}-failed", "warning", runtime.id, error=repr(error))
+        if fault is not None and not worked:
+            raise fault
+        return worked
 
 
 class Role(Protocol):

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from doorbuster.errors import ConfigError, nearest
+from doorbuster.errors import BackendError, ConfigError, nearest
 from doorbuster.workers.compensate import Compensate
 from doorbuster.workers.persist import Persist
 from doorbuster.workers.reconcile import Reconcile
@@ -88,7 +88,10 @@ class Runner:
     ) -> tuple[bool, int]:
         try:
             return bool((step or role.run_once)()), 0
-        except BaseException as error:  # noqa: BLE001 - a role outlives any fault of a plugin
+        except BaseException as error:
+            ctrl_c = isinstance(error, KeyboardInterrupt)
+            if ctrl_c and threading.current_thread() is threading.main_thread():
+                raise  # a person at the terminal; of a plugin it is a fault like any other
             self._log.warning(
                 "role failed", role=role.name, error=f"{type(error).__name__}: {error}"
             )
@@ -99,14 +102,18 @@ class Runner:
         """Run the roles in this thread until none has anything left; answer what is left.
 
         Leases of a dead process are waited for; work that keeps failing for longer than a lease
-        and a half is given up, and counted in the answer.
+        and a half is given up, and counted in the answer (at least 1 when it cannot be counted).
         """
         clock, patience_s = self._tools.clock, self._tools.settings.lease_s * 1.5 + 1
         moved_s = clock.monotonic_s()
-        failures = 0
+        failures, left = 0, 1
         while True:
             steps = [self._step(role, failures) for role in self._roles]
-            left = sum(role.waiting() for role in self._roles)
+            try:
+                left = sum(role.waiting() for role in self._roles)
+            except BackendError as error:
+                self._log.warning("cannot count what is left", error=str(error))
+                steps.append((False, failures + 1))
             progress(left)
             worked = any(did for did, _ in steps)
             failures = max(failed for _, failed in steps)

@@ -1,61 +1,77 @@
--- The hot statements of the ledger for SQLite, each with its reason. Parameters are positional
--- (?), because the driver's executemany over tuples is the fastest batch form here: 21k rows/s
--- for a whole accept against 18k with json_each and RETURNING (measured beside each other).
+-- The hot statements of the ledger for SQLite, each with its reason. Parameters are positional.
+-- A statement takes a whole batch, as rows of VALUES or as one JSON array, and answers many rows
+-- as one JSON array of arrays: see queries.py for why.
 -- Every transaction that runs them began with BEGIN IMMEDIATE: what it reads stays true until
 -- its COMMIT, and each write still carries its own guard, which must hit.
 
--- name: insert_intent
+-- name: insert_intents
 -- why: only what was really inserted counts (protocol.md 4.1); that target of ON CONFLICT only.
 INSERT INTO intents (sid, buyer, request_id, order_no, lines, epoch, place, state, batch, at_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, 'RESERVED', ?, ?)
 ON CONFLICT (sid, buyer, request_id) DO NOTHING;
 
--- name: drop_intent
--- why: a router holds nothing, so its refused rows are removed; the batch number makes it ours.
-DELETE FROM intents WHERE sid = ? AND buyer = ? AND request_id = ? AND batch = ?;
-
--- name: abort_intent
--- why: a holder's refused row is the tombstone that its undo needs (protocol.md 4.3).
-UPDATE intents SET state = 'ABORTED', code = ?
-WHERE sid = ? AND buyer = ? AND request_id = ? AND batch = ?;
-
--- name: add_quota
--- why: the guard is the law I5; a first row is at most the limit because decide() compared it.
-INSERT INTO quotas (sid, buyer, scope, bought) VALUES (?, ?, ?, ?)
-ON CONFLICT (sid, buyer, scope) DO UPDATE SET bought = bought + excluded.bought
-WHERE bought + excluded.bought <= ?;
-
--- name: consume_grant
--- why: I2; ACTIVE is the fence of a hand-over, version that of a pause, a limit, a window.
-UPDATE grants SET consumed = consumed + ?
-WHERE sid = ? AND epoch = ? AND place = ? AND sku = ?
-  AND state = 'ACTIVE' AND version = ? AND consumed + ? <= quantity;
-
--- name: insert_outbox
--- why: one row per committed batch is what workers lease, never rows (48-67k/s against 4-7k).
-INSERT INTO outbox (batch, sid, n, done, leased_until_ms, owner, tries, at_ms)
-VALUES (?, ?, ?, 0, ?, ?, 0, ?);
-
 -- name: read_intents
 -- why: one round trip for a batch's replays; CROSS JOIN keeps the order list -> unique index.
-SELECT i.buyer, i.request_id, i.id, i.order_no, i.lines, i.state, i.code, i.epoch, i.place, i.batch
+SELECT json_group_array(json_array(
+  i.buyer, i.request_id, i.id, i.order_no, i.lines, i.state, i.code, i.epoch, i.place, i.batch))
 FROM json_each(?) AS k CROSS JOIN intents AS i
   ON i.sid = ? AND i.buyer = json_extract(k.value, '$[0]')
   AND i.request_id = json_extract(k.value, '$[1]');
 
+-- name: drop_intents
+-- why: a router holds nothing, so its refused rows are removed; the batch number makes them ours.
+DELETE FROM intents
+WHERE batch = ? AND (buyer, request_id) IN
+  (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?));
+
+-- name: abort_intents
+-- why: a holder's refused row is the tombstone that its undo needs (protocol.md 4.3).
+UPDATE intents SET state = 'ABORTED', code = ?
+WHERE batch = ? AND (buyer, request_id) IN
+  (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?));
+
 -- name: read_quotas
 -- why: one round trip for a batch's buyers, by the primary key.
-SELECT q.buyer, q.scope, q.bought
+SELECT json_group_array(json_array(q.buyer, q.scope, q.bought))
 FROM json_each(?) AS k CROSS JOIN quotas AS q ON q.sid = ? AND q.buyer = k.value;
+
+-- name: add_quotas
+-- why: the guard is the law I5; a first row is at most the limit because decide() compared it.
+INSERT INTO quotas (sid, buyer, scope, bought) VALUES (?, ?, ?, ?)
+ON CONFLICT (sid, buyer, scope) DO UPDATE SET bought = bought + excluded.bought
+WHERE bought + excluded.bought <= ?;
 
 -- name: read_grants
 -- why: the state tells whether a fence was set; places with no grant are simply missing.
 SELECT place, sku, quantity - consumed, state FROM grants
 WHERE sid = ? AND epoch = ? AND place IN (SELECT value FROM json_each(?));
 
+-- name: consume_grants
+-- why: I2; ACTIVE is the fence of a hand-over, version that of a pause, a limit, a window.
+UPDATE grants SET consumed = consumed + w.n
+FROM (SELECT json_extract(value, '$[0]') AS place, json_extract(value, '$[1]') AS sku,
+             json_extract(value, '$[2]') AS n FROM json_each(?)) AS w
+WHERE grants.sid = ? AND grants.epoch = ? AND grants.place = w.place AND grants.sku = w.sku
+  AND grants.state = 'ACTIVE' AND grants.version = ? AND grants.consumed + w.n <= grants.quantity;
+
+-- name: insert_outbox
+-- why: one row per committed batch is what workers lease, never rows (48-67k/s against 4-7k).
+INSERT INTO outbox (batch, sid, n, done, leased_until_ms, owner, tries, at_ms)
+VALUES (?, ?, ?, 0, ?, ?, 0, ?);
+
+-- name: reserved_intents
+-- why: what persist still has to write of some batches; a dead letter waits for a person.
+SELECT json_group_array(json_array(id, buyer, request_id, order_no, lines, epoch, place))
+FROM (
+  SELECT * FROM intents AS i
+  WHERE i.batch IN (SELECT value FROM json_each(?)) AND i.state = 'RESERVED'
+    AND NOT EXISTS (SELECT 1 FROM dead_letters AS d WHERE d.order_no = i.order_no)
+  ORDER BY i.id);
+
 -- name: intent_states
 -- why: what was RESERVED under the lock is what create_intents moves in the same transaction.
-SELECT id, state FROM intents WHERE id IN (SELECT value FROM json_each(?));
+SELECT json_group_array(json_array(id, state)) FROM intents
+WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: create_intents
 -- why: the compare-and-set RESERVED -> CREATED (protocol.md 4.5); a return that won stays.

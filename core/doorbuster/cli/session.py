@@ -1,0 +1,143 @@
+"""From options to an engine: which settings are in force, and the ledger they name.
+
+A demo's database can be worked on without a config folder: where none is named and the ledger
+holds the demo's sale, the sale's built-in settings are used, and stderr says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from doorbuster.cli import log
+from doorbuster.cli.demo_sale import DEMO_SALE, demo_overrides
+from doorbuster.cli.options import DEFAULT_FOLDER
+
+if TYPE_CHECKING:
+    from doorbuster.cli.output import Output
+    from doorbuster.engine import Engine
+    from doorbuster.ledger import Ledger, SaleRow
+    from doorbuster.settings import Settings
+
+__all__ = ["Source", "database_file", "find_source", "open_engine", "open_ledger", "rows_of"]
+
+
+class Source:
+    """Where the settings come from: a folder, or none, and tables laid over it."""
+
+    def __init__(self, folder: Path | None, overrides: dict[str, Any]) -> None:
+        """Read the settings.
+
+        Raises:
+            SettingError: everything wrong with them.
+        """
+        from doorbuster.settings import SettingsStore
+
+        self.folder = folder
+        self.overrides = overrides
+        self.settings: Settings = SettingsStore(folder, overrides=overrides).load().settings
+
+
+def database_file(url: str) -> Path | None:
+    """The file behind an SQLite URL; ``None`` for another database or one in memory."""
+    import sqlalchemy as sa
+
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        return None  # the ledger's own error says it better
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return None
+    return Path(str(parsed.database))
+
+
+def find_source(config: Path | None, url: str | None, output: Output) -> Source:
+    """Find the settings for these options.
+
+    Raises:
+        SettingError: they are wrong, or there is no folder and no demo to work on.
+    """
+    given: dict[str, Any] = {} if url is None else {"ledger": {"url": url}}
+    if config is not None:
+        return Source(config, given)
+    folder = Path(DEFAULT_FOLDER) if Path(DEFAULT_FOLDER).is_dir() else None
+    source = Source(folder, given)
+    demo = _demo_beside(source)
+    if demo is not None:
+        output.note(f"using the built-in settings of sale {DEMO_SALE!r}, which this ledger holds")
+        return demo
+    # without a folder there is nothing to work with: let the settings say what to do
+    return source if folder is not None else Source(Path(DEFAULT_FOLDER), given)
+
+
+def _demo_beside(source: Source) -> Source | None:
+    """The source with the demo's sale laid over it, when its ledger holds one config lacks."""
+    rows = rows_of(source.settings)
+    demos = [row for row in rows if row.sale == DEMO_SALE]
+    if not demos or DEMO_SALE in source.settings.sales:
+        return None
+    only_demo = len(demos) == len(rows)
+    if not only_demo and demos[-1].environment != source.settings.environment:
+        return None
+    row = demos[-1]
+    tables = demo_overrides(
+        stock=0, limit=row.limits.sale, mode=row.config_mode, url=source.settings.ledger.url
+    )
+    if only_demo:  # a demo's own database: the folder beside it is about something else
+        return Source(None, {**tables, "environment": row.environment})
+    return Source(source.folder, {**source.overrides, **tables})
+
+
+def rows_of(settings: Settings) -> list[SaleRow]:
+    """Read every run in the ledger of ``settings``, without making or changing it."""
+    from doorbuster.ledger import counts, migrations
+
+    file = database_file(settings.ledger.url)
+    if file is None or not file.exists():
+        return []
+    with open_ledger(settings) as ledger, ledger.database.read() as connection:
+        return counts.runs(connection) if migrations.current(connection) else []
+
+
+@contextmanager
+def open_ledger(settings: Settings) -> Iterator[Ledger]:
+    """Open the ledger alone, as it is: for commands that only read.
+
+    Raises:
+        ConfigError: the URL is not usable.
+    """
+    from doorbuster.clock import SystemClock
+    from doorbuster.ledger import Ledger
+
+    ledger = Ledger.open(
+        settings.ledger.url,
+        SystemClock(),
+        settings.environment,
+        wait_ms=settings.ledger.wait_ms,
+        settle_max_s=settings.workers.settle_max_s,
+    )
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+@contextmanager
+def open_engine(source: Source, *, roles: Sequence[str] = ()) -> Iterator[Engine]:
+    """Open an engine that is closed at the end; nothing in it runs until it is started.
+
+    Raises:
+        ConfigError: the settings cannot be wired.
+        UnavailableError: the ledger cannot be reached, or its disk is full or read-only.
+    """
+    from doorbuster.engine import Engine
+
+    log.hold_back(tries=True)
+    engine = Engine(source.settings, roles=roles)
+    log.hold_back(tries=False)
+    try:
+        yield engine
+    finally:
+        engine.close()

@@ -1,0 +1,228 @@
+"""A stand: an engine with one open sale, plugins made on the spot, and a clock that stands still.
+
+Nothing runs by itself here: a test that wants workers calls ``stand.drain()``, so every step has
+its place in the test and no test sleeps.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from doorbuster import wiring
+from doorbuster.alarms import Alarm
+from doorbuster.engine import Engine
+from doorbuster.ledger import schema
+from doorbuster.model import Attempt, Line
+from doorbuster.outcomes import Outcome
+from doorbuster.plugin import hookimpl
+from doorbuster.settings.convert import convert
+from doorbuster.testing.clock import ManualClock
+
+SALE = "drop"
+_INSTALLED = tuple(importlib.metadata.entry_points(group=wiring.GROUP))
+
+
+class Stand:
+    """An engine under test and the few moves its tests make."""
+
+    def __init__(self, engine: Engine, clock: Any) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.alarms: list[Alarm] = []
+        engine.alarms.add(self.alarms.append)
+
+    @property
+    def ledger(self) -> Any:
+        return self.engine.ledger
+
+    @property
+    def runtime(self) -> Any:
+        return self.engine.world.runtimes[SALE]
+
+    def start(self) -> Stand:
+        self.engine.sales.start(SALE, actor="test")
+        return self
+
+    @staticmethod
+    def attempt(buyer: str, request_id: str = "r1", /, **need: Any) -> Attempt:
+        """``attempt("ann", "r1", gold=2)``; one gold when nothing is named."""
+        lines = [Line(sku, n) for sku, n in (need or {"gold": 1}).items()]
+        return Attempt(lines, buyer, request_id)
+
+    def buy(self, buyer: str, request_id: str = "r1", /, **need: Any) -> Outcome:
+        """One attempt by a plain call."""
+        return self.batch(self.attempt(buyer, request_id, **need))[0]
+
+    def batch(self, *attempts: Attempt) -> list[Outcome]:
+        """Attempts that travel in one batch."""
+        return self.engine.attempt_batch(SALE, attempts)
+
+    def crowd(self, n: int, **need: Any) -> list[Outcome]:
+        """``n`` buyers, each one attempt, in one batch."""
+        return self.batch(*(self.attempt(f"b{i}", **need) for i in range(n)))
+
+    def result(self, buyer: str, request_id: str = "r1", receipt: str | None = None) -> Any:
+        return self.engine.result_batch(SALE, [(buyer, request_id)], [receipt])[0]
+
+    def drain(self) -> int:
+        """Run every role until nothing is left; answers what is left."""
+        return self.engine.runner.drain()
+
+    def role(self, name: str) -> Any:
+        return next(role for role in self.engine.runner._roles if role.name == name)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """All rows of a ledger table, by its first column."""
+        found = schema.METADATA.tables[table]
+        with self.ledger.database.read() as connection:
+            query = sa.select(found).order_by(*found.primary_key.columns)
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def states(self) -> dict[tuple[str, str], str]:
+        """Intent states by identity."""
+        return {(row["buyer"], row["request_id"]): row["state"] for row in self.rows("intents")}
+
+    def status(self) -> Any:
+        return self.engine.sales.status(SALE)
+
+    def balanced(self) -> bool:
+        report = self.ledger.report(self.ledger.require_sale(SALE))
+        assert report.balanced, report.violations
+        return True
+
+    def alarm_names(self) -> list[str]:
+        return [alarm.name for alarm in self.alarms]
+
+
+class _Point:
+    """What the loader needs of an entry point."""
+
+    def __init__(self, name: str, load: Callable[[], Any]) -> None:
+        self.name = name
+        self.value = f"made_up:{name}"
+        self.load = load
+
+
+class Plugins(dict[str, Any]):
+    """What looks installed, by the word configuration uses: a class, or a function that loads."""
+
+    def points(self, **params: Any) -> list[Any]:
+        name = params.get("name")
+        made = [
+            _Point(word, item if inspect.isfunction(item) else lambda item=item: item)
+            for word, item in self.items()
+        ]
+        return [p for p in (*_INSTALLED, *made) if name in (None, p.name)]
+
+    def gate(
+        self, word: str, answer: Callable[[Any], Any], *, stage: str = "filter", **attributes: Any
+    ) -> None:
+        """Install a gate whose verdicts are ``answer(batch)``."""
+
+        def judge(self: Any, batch: Any) -> Any:
+            return answer(batch)
+
+        def build(self: Any, options: Any, context: Any) -> None:
+            self.context = context
+
+        judge.__name__ = stage
+        self[word] = type("Made", (), {stage: hookimpl(judge), "__init__": build, **attributes})
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Plugins:
+    """Install classes for this test: ``plugins["word"] = cls``, or ``plugins.gate(...)``."""
+    made = Plugins()
+    monkeypatch.setattr(wiring, "entry_points", made.points)
+    return made
+
+
+@pytest.fixture
+def make_stand(clock: ManualClock, plugins: Plugins) -> Iterator[Callable[..., Stand]]:
+    """Open an engine on a ledger in memory (or at ``url``), with its sale open.
+
+    ``pipeline``, ``modes``, ``plugin_tables``, ``door``, ``workers``, ``sales`` are tables of
+    configuration; ``sale`` are further keys of the sale; ``skus`` are units by sku.
+    """
+    opened: list[Engine] = []
+
+    def make(
+        skus: Mapping[str, Any] | None = None,
+        *,
+        url: str = "sqlite://",
+        start: bool = True,
+        sale: Mapping[str, Any] | None = None,
+        pipeline: Mapping[str, Any] | None = None,
+        modes: Mapping[str, Any] | None = None,
+        plugin_tables: Mapping[str, Any] | None = None,
+        door: Mapping[str, Any] | None = None,
+        workers: Mapping[str, Any] | None = None,
+        sales: Mapping[str, Any] | None = None,
+        ledger: Mapping[str, Any] | None = None,
+        clock: Any = clock,
+        **tables: Any,
+    ) -> Stand:
+        overrides = {
+            "ledger": {"url": url, **(ledger or {})},
+            "pipeline": dict(pipeline or {}),
+            "modes": dict(modes or {}),
+            "plugins": dict(plugin_tables or {}),
+            "door": dict(door or {}),
+            "workers": dict(workers or {}),
+            "sales": {SALE: {"skus": dict(skus or {"gold": 10}), **(sale or {})}, **(sales or {})},
+            **tables,
+        }
+        engine = Engine(convert(overrides), clock=clock)  # without reading files and variables
+        opened.append(engine)
+        stand = Stand(engine, clock)
+        return stand.start() if start else stand
+
+    yield make
+    for engine in opened:
+        engine.close()
+
+
+@pytest.fixture
+def together() -> Callable[..., list[Any]]:
+    """Run ``work(n)`` in ``count`` threads that start at once; answer what each returned."""
+
+    def run(work: Callable[[int], Any], count: int = 64) -> list[Any]:
+        barrier = threading.Barrier(count)
+        results: list[Any] = [None] * count
+        errors: list[BaseException] = []
+
+        def body(n: int) -> None:
+            barrier.wait()
+            try:
+                results[n] = work(n)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=body, args=(n,)) for n in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert errors == []
+        assert not any(thread.is_alive() for thread in threads)
+        return results
+
+    return run
+
+
+@pytest.fixture
+def names() -> Callable[[Sequence[Outcome]], list[str]]:
+    """The code names of outcomes, in order."""
+    return lambda outcomes: [outcome.name for outcome in outcomes]
