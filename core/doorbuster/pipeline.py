@@ -30,7 +30,7 @@ FUNDING_ROUNDS: Final = 2
 protocol.md 5.3 and a final sweep (D10). More would only race with other batches."""
 
 BUSY_RETRY_MS: Final = 200
-_log = structlog.get_logger("doorbuster.pipeline").bind()
+_log = structlog.get_logger("doorbuster.pipeline")  # bound when used: after logs are configured
 
 
 def busy(reason: str, retry_after_ms: int = BUSY_RETRY_MS) -> Outcome:

@@ -63,6 +63,13 @@ class Sales:
                     f"sale {sale_id!r} is {row.state}; end it before it is created again",
                     sale=sale_id,
                 )
+            left = self._ledger.pending([row.sid]) + self._ledger.jobs([row.sid])
+            if left:  # workers serve the current run: what is left of this one would be stranded
+                raise ConfigError(
+                    f"run {run} of sale {sale_id!r} has {left} pieces of work left: "
+                    "run 'worker --drain' before it is created again",
+                    sale=sale_id,
+                )
             run += 1
         stages = self._stages(sale_id, sale.mode)
         row = self._ledger.create_sale(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
 
 COMMAND = "from doorbuster.cli import main; main()"
 
@@ -33,9 +33,12 @@ class Done(NamedTuple):
 
 
 FORK = """
-import json, os, sys
-import dynaconf, msgspec, pluggy, rich.console, rich.progress, rich.table, sqlalchemy
-import sqlalchemy.dialects.sqlite, structlog, typer, typer.rich_utils
+import contextlib, io, json, os, sys
+from doorbuster.cli import app
+with contextlib.redirect_stdout(io.StringIO()):
+    for words in ("plugins info orders", "plugins list --json", "init --help"):
+        app.run(words.split())
+import rich.progress, sqlalchemy.dialects.sqlite, doorbuster.engine
 for line in sys.stdin:
     job = json.loads(line)
     child = os.fork()
@@ -53,8 +56,8 @@ sys.argv = ["doorbuster", *job["words"]]
 from doorbuster.cli import main
 main()
 """
-"""A process that has imported the libraries, and forks one that runs each command: a command is
-a process of its own, as on a shell, but starts in a tenth of the time."""
+"""A process that has imported everything, and forks one that runs each command: a command is a
+process of its own, as on a shell, but starts in a tenth of the time."""
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +79,8 @@ class Cli:
         self.folder = folder
         self._scratch = scratch
         self._forks = forks
+        self.told = scratch / "told"
+        """What the command started last says on stderr."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DOORBUSTER_")}
         # A lease outlives its owner; a short one makes a drain after a kill short.
         self.env = kept | {"DOORBUSTER_WORKERS__LEASE_S": "0.5", "COLUMNS": "100"}
@@ -100,16 +105,22 @@ class Cli:
         assert "Traceback" not in done.err, done.err
         return done
 
-    def start(self, *words: str | Path) -> subprocess.Popen[str]:
-        """Start a command and leave it running."""
-        return subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *map(str, words)],
-            cwd=self.folder,
-            env=self.env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    def start(self, *words: str | Path, file_bytes_max: int | None = None) -> subprocess.Popen[str]:
+        """Start a command and leave it running; no file it writes grows above the bound."""
+
+        def bound() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max or 0, -1))
+
+        with self.told.open("w") as told:  # the child has its own copy of the descriptor
+            return subprocess.Popen(
+                [sys.executable, "-c", COMMAND, *map(str, words)],
+                cwd=self.folder,
+                env=self.env,
+                stdout=subprocess.DEVNULL,
+                stderr=told,
+                text=True,
+                preexec_fn=bound if file_bytes_max else None,
+            )
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ def test_the_demo_ends_with_a_table_and_one_sentence(cli):
         assert text in done.out
 
 
+@pytest.mark.slow
 def test_the_demo_starts_fresh_unless_it_is_kept(cli):
     """--keep goes on: an identity that was accepted gets its answer again, and no new order."""
     first = cli("demo", *SMALL, "--json").json
@@ -47,6 +48,7 @@ def test_the_demo_starts_fresh_unless_it_is_kept(cli):
     db.close()
 
 
+@pytest.mark.slow
 def test_keep_refuses_a_mode_that_sells_from_another_place(cli):
     """A started sale keeps its deduct plugin; direct shares it with normal."""
     assert cli("demo", *SMALL, "--json").code == 0
@@ -56,6 +58,7 @@ def test_keep_refuses_a_mode_that_sells_from_another_place(cli):
     assert "--keep" in refused.json["error"]
 
 
+@pytest.mark.slow
 def test_a_named_database_is_never_deleted(cli):
     """With --url the demo begins a new run beside the old one, and both balance."""
     url = "sqlite:///mine.db"
@@ -69,6 +72,7 @@ def test_a_named_database_is_never_deleted(cli):
     assert checked["balanced"]
 
 
+@pytest.mark.slow
 def test_a_sale_of_that_name_which_no_demo_made_is_left_alone(cli, folder):
     """The demo ends only what a demo began."""
     (folder() / "sales" / "drop.toml").rename(cli.folder / "config" / "sales" / "demo.toml")
@@ -80,6 +84,7 @@ def test_a_sale_of_that_name_which_no_demo_made_is_left_alone(cli, folder):
     assert cli("sale", "status", "demo", "--json").json["state"] == "open"
 
 
+@pytest.mark.slow
 def test_a_demo_database_needs_no_config_folder(cli, folder):
     """Every command that works on a ledger finds the demo's settings, and says so."""
     url = ("--url", "sqlite:///doorbuster-demo.db")
@@ -110,18 +115,3 @@ def test_a_database_that_cannot_be_written_is_one_clear_line(cli):
     assert [line for line in done.err.splitlines() if not line.startswith("ledger: ")] == [
         "doorbuster: the ledger's database is not available: unable to open database file"
     ]
-
-
-def test_a_full_database_answers_busy_and_says_why(cli):
-    """Attempts the disk has no room for are BUSY, nothing is lost, and the log is short."""
-    assert cli("demo", "--stock", "50", "--attempts", "300", "--json").code == 0
-    file = cli.folder / "doorbuster-demo.db"
-    with sqlite3.connect(file) as db:
-        db.execute(
-            "CREATE TRIGGER full BEFORE INSERT ON intents BEGIN SELECT RAISE(FAIL, 'x'); END"
-        )
-    db.close()
-    words = ("demo", "--keep", "--stock", "50", "--attempts", "40", "--buyers", "5000", "--json")
-    done = cli(*words)
-    assert done.json["accepted"] <= 50
-    assert done.json["lost"] == 0

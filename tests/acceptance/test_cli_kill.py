@@ -95,12 +95,29 @@ def test_a_killed_drain_is_drained_by_the_next(cli):
 
 
 @pytest.mark.slow
+def test_a_full_disk_loses_nothing(cli):
+    """When no file may grow, callers hear BUSY or PENDING; what was accepted is kept."""
+    answers = cli.folder / "answers.jsonl"
+    words = ("demo", "--keep", "--url", URL, "--answers", answers)
+    full = cli.start(*words, "--stock", "5000", "--attempts", "1500", file_bytes_max=400_000)
+    assert full.wait(timeout=100) in (0, 1)  # 1 when orders or answers still wait for room
+    accepted = check(cli, answers)
+    assert 0 < accepted < 1000, "the disk was not full"
+    done = cli(*words, "--attempts", "1500", "--json")
+    assert done.code == 0, done
+    assert done.json["accepted"] > accepted
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_ends_gracefully_when_asked(cli, number):
     """SIGTERM and SIGINT end a worker with exit code 0, its leases handed in."""
     assert cli("demo", "--stock", "50", "--attempts", "200", "--url", URL, "--json").code == 0
     worker = cli.start("worker", "--url", URL)
-    time.sleep(1.5)
-    assert worker.poll() is None
+    give_up_s = time.monotonic() + 30
+    while "working: persist" not in cli.told.read_text():
+        assert worker.poll() is None
+        assert time.monotonic() < give_up_s, "the worker does not start"
+        time.sleep(0.05)
     worker.send_signal(number)
     assert worker.wait(timeout=30) == 0

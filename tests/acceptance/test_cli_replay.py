@@ -127,6 +127,7 @@ def test_only_the_first_bad_rows_are_named_but_all_are_counted(cli, folder):
     assert "30 more" in done.err
 
 
+@pytest.mark.slow
 def test_a_file_may_come_from_stdin_and_be_gzipped(cli, folder):
     """The format is known by the content when the name does not say it."""
     folder()
@@ -139,6 +140,7 @@ def test_a_file_may_come_from_stdin_and_be_gzipped(cli, folder):
     assert cli("replay", "-", "--json", stdin=csv_text).json["accepted"] == 2
 
 
+@pytest.mark.slow
 def test_at_ms_paces_only_with_speed(cli, folder):
     """Without --speed a file of an hour takes no time; with it, its time divided by the speed."""
     folder()
@@ -158,6 +160,7 @@ def test_a_sale_that_somebody_else_created_is_not_opened(cli, folder):
     assert cli("sale", "status", "drop", "--json").json["state"] == "created"
 
 
+@pytest.mark.slow
 def test_which_sale_must_be_clear(cli, folder):
     """One sale in the config needs no name; of several, one is named; a wrong one is refused."""
     config = folder()
@@ -180,6 +183,7 @@ def test_a_csv_must_name_its_columns(cli, folder):
     assert "buyer and request_id" in done.json["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "law"),
     [

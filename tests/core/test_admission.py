@@ -46,7 +46,20 @@ BAD_LINES = [
 
 @pytest.fixture(scope="module")
 def bad_ids():
-    return ["", "a b", "x" * 65, "a|b", "a\n", "\u0430nn", "a\x00b", "x" * 65536, None, 7, b"ann", []]
+    return [
+        "",
+        "a b",
+        "x" * 65,
+        "a|b",
+        "a\n",
+        "\u0430nn",
+        "a\x00b",
+        "x" * 65536,
+        None,
+        7,
+        b"ann",
+        [],
+    ]
 
 
 @pytest.mark.parametrize(("lines", "reason"), BAD_LINES)
@@ -164,9 +177,7 @@ def test_2_3_the_same_identity_with_other_content_is_key_reused(
         stand.attempt("bob", "r1", gold=2),
     )
     assert names(outcomes) == ["ACCEPTED", "KEY_REUSED", "ACCEPTED"]
-    outcomes = stand.batch(
-        stand.attempt("cat", "r1", gold=8), stand.attempt("cat", "r1", gold=1)
-    )
+    outcomes = stand.batch(stand.attempt("cat", "r1", gold=8), stand.attempt("cat", "r1", gold=1))
     assert names(outcomes) == ["SOLD_OUT", "ACCEPTED"]
     assert stand.drain() == 0
     assert stand.balanced()

@@ -1,5 +1,6 @@
 """State, mode and window are the core's: no list of gates can sell outside them."""
 
+import datetime
 import itertools
 
 import pytest
@@ -12,16 +13,12 @@ from doorbuster.testing.clock import START_WALL_MS
 OPENS, CLOSES = START_WALL_MS + 10_000, START_WALL_MS + 20_000
 GATES = ("yes", "forward", "back")
 LISTS = [
-    list(chosen)
-    for size in range(len(GATES) + 1)
-    for chosen in itertools.permutations(GATES, size)
+    list(chosen) for size in range(len(GATES) + 1) for chosen in itertools.permutations(GATES, size)
 ]
 
 
 def moment(ms):
     """A TOML moment."""
-    import datetime
-
     return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
 
 
@@ -43,46 +40,63 @@ def gates(plugins, clock):
 
 @pytest.fixture
 def windowed(make_stand, gates):
-    def make(filters, deduct="db-atomic", **tables):
+    """A stand with a window, and one mode for each list of filters there can be."""
+
+    def make(deduct="db-atomic"):
         return make_stand(
-            pipeline={"filter": filters, "deduct": deduct},
+            {"gold": 100},
+            pipeline={"deduct": deduct},
+            modes={name_of(filters): {"filter": filters} for filters in LISTS},
             sale={"opens_at": moment(OPENS), "closes_at": moment(CLOSES)},
-            **tables,
         )
 
     return make
 
 
-@pytest.mark.parametrize("filters", LISTS, ids=lambda names: "+".join(names) or "none")
-def test_no_filter_list_sells_outside_the_window(windowed, clock, filters):
+def name_of(filters):
+    return "_".join(["m", *filters])
+
+
+def switch(stand, mode):
+    """An operator's word, in force at once."""
+    row = stand.ledger.require_sale("drop")
+    request_mode(stand.ledger, stand.engine.settings, row, mode, "operator")
+    stand.engine.world.refresh()
+
+
+def test_no_filter_list_sells_outside_the_window(windowed, clock):
     """Before: NOT_STARTED with the time; after: ENDED; and the ledger has no intent."""
-    stand = windowed(filters)
-    outcome = stand.buy("ann")
-    assert (outcome.code, outcome.detail) == (
-        Code.NOT_STARTED,
-        {"starts_at": "2023-11-14T22:13:30Z"},
-    )
+    stand = windowed()
+    early = {"starts_at": "2023-11-14T22:13:30Z"}
+    for filters in LISTS:
+        switch(stand, name_of(filters))
+        outcome = stand.buy("ann")
+        assert (outcome.code, outcome.detail) == (Code.NOT_STARTED, early), filters
     clock.advance(20)
-    assert stand.buy("ann").code is Code.ENDED
+    for filters in LISTS:
+        switch(stand, name_of(filters))
+        assert stand.buy("ann").code is Code.ENDED, filters
     assert stand.rows("intents") == []
     assert stand.result("ann") is None
 
 
-@pytest.mark.parametrize("filters", LISTS, ids=lambda names: "+".join(names) or "none")
 @pytest.mark.parametrize("deduct", ["db-atomic", "memory"])
-def test_4_1_accept_judges_the_window_again(windowed, clock, filters, deduct):
+def test_4_1_accept_judges_the_window_again(windowed, clock, deduct):
     """A gate that lets the window pass, or turns the clock back, sells nothing either."""
-    stand = windowed(filters, deduct)
+    stand = windowed(deduct)
     clock.advance(15)  # inside the window, until a gate turns the clock
-    outcome = stand.buy("ann")
-    turned = sum({"forward": 3600, "back": -7200, "yes": 0}[name] for name in filters)
-    expected = Code.ACCEPTED if turned == 0 else Code.ENDED if turned > 0 else Code.NOT_STARTED
-    assert outcome.code is expected
-    clock.advance(-turned)
-    stand.drain()
-    live = [row for row in stand.rows("intents") if row["state"] != "ABORTED"]
-    assert len(live) == (1 if expected is Code.ACCEPTED else 0)
-    assert [s["consumed"] for s in stand.status()["skus"]] == [len(live)]
+    sold = 0
+    for n, filters in enumerate(LISTS):
+        switch(stand, name_of(filters))
+        outcome = stand.buy(f"b{n}")
+        turned = sum({"forward": 3600, "back": -7200, "yes": 0}[name] for name in filters)
+        clock.advance(-turned)
+        expected = Code.ACCEPTED if turned == 0 else Code.ENDED if turned > 0 else Code.NOT_STARTED
+        assert outcome.code is expected, filters
+        sold += expected is Code.ACCEPTED
+    assert stand.drain() == 0
+    assert list(stand.states().values()).count("CREATED") == sold == 2
+    assert [s["consumed"] for s in stand.status()["skus"]] == [sold]
     assert stand.balanced()
 
 
@@ -92,7 +106,7 @@ def test_4_1_accept_judges_the_window_again(windowed, clock, filters, deduct):
 )
 def test_the_window_is_half_open(windowed, clock, at_s, code):
     """The first millisecond sells, the last one does not."""
-    stand = windowed([])
+    stand = windowed()
     clock.advance(at_s)
     assert stand.buy("ann").name == code
 
@@ -126,15 +140,12 @@ def test_mode_closed_runs_no_stage(make_stand, plugins):
     calls = []
     plugins.gate("count", lambda batch: calls.append(1) or [None] * len(batch))
     stand = make_stand(pipeline={"filter": ["count"]})
-    engine = stand.engine
-    request_mode(stand.ledger, engine.settings, stand.ledger.require_sale("drop"), "closed", "op")
-    engine.world.refresh()
+    switch(stand, "closed")
     outcome = stand.buy("ann")
     assert (outcome.code, outcome.detail) == (Code.CLOSED, {"reason": "mode"})
     assert calls == []
     assert stand.drain() == 0, "workers go on with the base pipeline"
-    request_mode(stand.ledger, engine.settings, stand.ledger.require_sale("drop"), "normal", "op")
-    engine.world.refresh()
+    switch(stand, "normal")
     assert stand.buy("ann").code is Code.ACCEPTED
 
 
@@ -148,7 +159,7 @@ def test_4_1_a_change_during_the_stages_is_seen_by_accept(
     """Paused, ended or closed while a batch is between judge and accept: nothing is sold (G6)."""
     stand = None
 
-    def switch(batch):
+    def turn(batch):
         row = stand.ledger.require_sale("drop")
         if change == "closed":
             request_mode(stand.ledger, stand.engine.settings, row, "closed", "op")
@@ -157,8 +168,8 @@ def test_4_1_a_change_during_the_stages_is_seen_by_accept(
             stand.ledger.set_state(row, allowed=(SaleState.OPEN,), to=to, actor="op")
         return [None] * len(batch)
 
-    plugins.gate("switch", switch)
-    stand = make_stand({"gold": 1}, pipeline={"filter": ["switch"], "deduct": deduct})
+    plugins.gate("turn", turn)
+    stand = make_stand({"gold": 1}, pipeline={"filter": ["turn"], "deduct": deduct})
     assert stand.buy("ann").code is code
     assert stand.drain() == 0
     assert [s["consumed"] for s in stand.status()["skus"]] == [0]
@@ -167,7 +178,7 @@ def test_4_1_a_change_during_the_stages_is_seen_by_accept(
 
 def test_a_retry_after_a_refusal_at_the_door_is_judged_anew(windowed, clock):
     """NOT_STARTED stores nothing: the same request_id buys when the window opens."""
-    stand = windowed([])
+    stand = windowed()
     assert stand.buy("ann").code is Code.NOT_STARTED
     clock.advance(12)
     assert stand.buy("ann").code is Code.ACCEPTED

@@ -296,6 +296,7 @@ def test_a_journal_lacking_hooks_is_named_with_what_it_lacks(make_stand, plugins
 
 def test_places_of_a_holder_without_debit_are_one(make_stand, plugins):
     """Else units strand: a dry place could never get another's (protocol.md 5.3)."""
+
     class Two(offering("deduct", *HOLDER)):
         @hookimpl
         def places(self, sale):
@@ -375,9 +376,7 @@ def test_a_broker_needs_its_three_methods(make_stand, plugins):
 def test_inline_needs_the_commit_of_journal_ledger(make_stand, plugins):
     """With a stream there is no commit in the request to persist after."""
     plugins["j"] = offering("deduct", *HOLDER, *JOURNAL)
-    text = refusal(
-        make_stand, pipeline={"deduct": "j", "journal": "stream", "enqueue": "direct"}
-    )
+    text = refusal(make_stand, pipeline={"deduct": "j", "journal": "stream", "enqueue": "direct"})
     assert "'direct' persists in the request, which journal 'stream' has no commit for" in text
 
 

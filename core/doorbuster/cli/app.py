@@ -14,6 +14,7 @@ from doorbuster.cli import build, configs, operate, orders, recover, replay, sal
 
 __all__ = ["EXAMPLES", "app", "run"]
 
+_INTERRUPTED: Final = 130  # the shell's code for Ctrl-C
 _ORDER: Final = (
     *("init", "demo", "replay"),
     *("sale", "orders"),
@@ -142,6 +143,15 @@ def run(arguments: Sequence[str]) -> int:
     stdout; only a defect shows a traceback.
     """
     as_json = "--json" in arguments
+    code = _run(arguments, as_json=as_json)
+    if code == _INTERRUPTED:
+        from doorbuster.cli.output import print_error
+
+        print_error("stopped; what was accepted is kept", as_json=as_json)
+    return code
+
+
+def _run(arguments: Sequence[str], *, as_json: bool) -> int:
     try:
         # With --json the errors of usage come here too, instead of being printed for people.
         return int(app(list(arguments), prog_name="doorbuster", standalone_mode=not as_json) or 0)

@@ -110,7 +110,8 @@ class AttemptsFile:
             try:
                 row = msgspec.json.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                self._bad(number, f"not JSON: {error}")
+                reason = str(error).removeprefix("JSON is malformed: ")
+                self._bad(number, f"not JSON: {reason}")
                 continue
             if not isinstance(row, dict):
                 self._bad(number, "not a JSON object")

@@ -123,7 +123,7 @@ class Callers:
                 self._sale, buyer=ask.buyer, request_id=ask.request_id, lines=ask.lines
             )
             if outcome.name not in ("BUSY", "PENDING") or outcome.final or not tries_left:
-                break
+                return outcome
             pause_ms = min(outcome.retry_after_ms or _PAUSE_MS, _PAUSE_MAX_MS)
             await asyncio.sleep(pause_ms / 1000 * (1 + random.random()))
-        return outcome
+        raise AssertionError("TRIES is at least 1")

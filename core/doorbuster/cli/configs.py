@@ -59,15 +59,17 @@ def _compile(settings: Settings) -> dict[str, dict[str, str]]:
 
     import msgspec
 
+    from doorbuster.cli.session import database_file
     from doorbuster.clock import SystemClock
     from doorbuster.engine import Engine
     from doorbuster.ledger import Ledger
 
     Ledger.open(settings.ledger.url, SystemClock()).close()  # is the URL one of a ledger?
     with tempfile.TemporaryDirectory(prefix="doorbuster-check-") as folder:
-        scratch = msgspec.structs.replace(
-            settings.ledger, url=f"sqlite:///{Path(folder) / 'check.db'}"
-        )
+        url = f"sqlite:///{Path(folder) / 'check.db'}"
+        if database_file(settings.ledger.url) is None:
+            url = settings.ledger.url  # in memory: it promises less than a file does
+        scratch = msgspec.structs.replace(settings.ledger, url=url)
         engine = Engine(msgspec.structs.replace(settings, ledger=scratch), roles=())
         try:
             return {

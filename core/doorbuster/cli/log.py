@@ -1,7 +1,7 @@
 """Logs of a command: structlog to stderr, so that stdout holds nothing but the result.
 
 A fault that repeats (a full disk under 256 callers) says the same thing many times a second;
-here it is said once a second with a count, as alarms are.
+here it is said once in a few seconds, with a count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import structlog
 
 __all__ = ["configure", "hold_back", "speak"]
 
-_QUIET_S: Final = 1.0
+_QUIET_S: Final = 5.0
 _KINDS_MAX: Final = 1000
 _TRIES: Final = "transaction failed"  # told again, and better, by the error of the command
 
@@ -43,7 +43,7 @@ class _Voice:
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
 
     def sift(self, _logger: Any, method: str, event: Event) -> Event:
-        """Drop what is below the level, held back, or was said within the last second."""
+        """Drop what is below the level, held back, or was said a moment ago."""
         level = logging.getLevelNamesMapping().get(method.upper(), logging.ERROR)
         text = str(event.get("event"))
         if level < self.level or text in self.held_back:

@@ -39,11 +39,12 @@ def alarms(
     as_json: Json = False,
 ) -> None:
     """Show the newest alarms."""
-    from doorbuster.cli.session import find_source, open_engine
+    from doorbuster.cli.session import find_source, open_ledger
 
     output = Output(as_json=as_json)
-    with open_engine(find_source(config, url, output)) as engine:
-        found = engine.ledger.alarms(sale=sale, limit=limit)
+    with open_ledger(find_source(config, url, output).settings) as ledger:
+        ledger.migrate()
+        found = ledger.alarms(sale=sale, limit=limit)
 
     def human(console: Console) -> None:
         shown = table("=time (UTC)", "severity", "alarm", "sale", "detail")

@@ -27,11 +27,11 @@ def list_orders(
     as_json: Json = False,
 ) -> None:
     """List orders, the newest first."""
-    from doorbuster.cli.session import find_source, open_engine
+    from doorbuster.cli.session import find_source, open_ledger
 
     output = Output(as_json=as_json)
-    with open_engine(find_source(config, url, output)) as engine:
-        ledger = engine.ledger
+    with open_ledger(find_source(config, url, output).settings) as ledger:
+        ledger.migrate()
         sales = [ledger.require_sale(sale).sale] if sale else [row.sale for row in ledger.sales()]
         found = [order for name in sales for order in ledger.orders(name, buyer=buyer, limit=limit)]
     found.sort(key=lambda order: order["id"], reverse=True)
@@ -56,12 +56,13 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one order, the state of its intent, and its release if its units came back."""
-    from doorbuster.cli.session import find_source, open_engine
+    from doorbuster.cli.session import find_source, open_ledger
     from doorbuster.errors import DoorbusterError
 
     output = Output(as_json=as_json)
-    with open_engine(find_source(config, url, output)) as engine:
-        order = engine.ledger.order(order_no)
+    with open_ledger(find_source(config, url, output).settings) as ledger:
+        ledger.migrate()
+        order = ledger.order(order_no)
     if order is None:
         raise DoorbusterError(f"no order {order_no!r}")
     shown = _public(order)

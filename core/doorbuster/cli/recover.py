@@ -34,18 +34,19 @@ def reconcile(
 
     Exit 1 when a law is broken or the units do not balance.
     """
-    from doorbuster.cli.session import find_source, open_ledger
-    from doorbuster.ledger import counts
+    from doorbuster.cli.session import find_source, open_ledger, rows_of
+    from doorbuster.errors import UnknownSaleError
 
     output = Output(as_json=as_json)
     source = find_source(config, url, output)
-    with open_ledger(source.settings) as ledger:
-        ledger.migrate()
-        if sale is not None:
-            ledger.require_sale(sale)
-        with ledger.database.read() as connection:
-            rows = counts.runs(connection, source.settings.environment)
-        reports = [(row, ledger.report(row)) for row in rows if sale in (None, row.sale)]
+    settings = source.settings
+    rows = [row for row in rows_of(settings) if row.environment == settings.environment]
+    if sale is not None and sale not in {row.sale for row in rows}:
+        raise UnknownSaleError(sale, {row.sale for row in rows})
+    reports: list[tuple[SaleRow, Report]] = []
+    if rows:
+        with open_ledger(settings) as ledger:
+            reports = [(row, ledger.report(row)) for row in rows if sale in (None, row.sale)]
     data = _summary(reports)
     output.result(data, lambda console: _show(console, data))
     if not data["balanced"] or not all(data["invariants"].values()):

@@ -66,9 +66,24 @@ def compare(ledger: Ledger, row: SaleRow, answers: Answers) -> Compared:
 
 
 def summarize(
-    engine: Engine, row: SaleRow, answers: Answers, *, seconds: float, bad_rows: int = 0
+    engine: Engine,
+    row: SaleRow,
+    answers: Answers,
+    *,
+    seconds: float,
+    left: int,
+    bad_rows: int,
 ) -> dict[str, Any]:
-    """Make the report, once nothing is left to do; ``seconds`` is how long the callers took."""
+    """Make the report, once the work is done.
+
+    Args:
+        engine: holds the ledger and the promises.
+        row: the sale.
+        answers: what the callers were told.
+        seconds: how long the callers took.
+        left: work that could not be done; else the ledger was not to be written at the end.
+        bad_rows: rows of a file that were no attempts.
+    """
     compared = compare(engine.ledger, row, answers)
     reconciled = engine.ledger.report(row)
     return {
@@ -82,6 +97,7 @@ def summarize(
         "duplicates": compared.duplicates,
         "limit_breaches": compared.limit_breaches,
         "bad_rows": bad_rows,
+        "unfinished": left,
         "outcomes": answers.by_code(),
         "seconds": round(seconds, 3),
         "attempts_per_s": round(answers.attempts / seconds) if seconds else 0,
@@ -93,8 +109,9 @@ def summarize(
 
 
 def failed(report: Mapping[str, Any]) -> bool:
-    """Whether a law was broken."""
-    return any(report[fault] for fault in FAULTS) or not report["reconcile"]["balanced"]
+    """Whether a law was broken, or work is left so that nobody can say."""
+    broken = any(report[fault] for fault in FAULTS) or not report["reconcile"]["balanced"]
+    return broken or bool(report["unfinished"])
 
 
 _MEANINGS: Mapping[str, str] = {
@@ -169,10 +186,18 @@ def _verdict(report: Mapping[str, Any]) -> Text:
     broken = [fault.replace("_", " ") for fault in FAULTS if report[fault]]
     if not report["reconcile"]["balanced"]:
         broken.append("stock does not balance")
+    if report["unfinished"]:
+        return Text(
+            f"The work is not done, {report['unfinished']:,} pieces are left; when the ledger can "
+            "be written again: doorbuster worker --drain.",
+            style="bold yellow",
+        )
     if broken:
         return Text(f"This must not happen: {', '.join(broken)}.", style="bold red")
-    return Text(
-        f"Every one of the {report['accepted']:,} accepted attempts has exactly one order, "
-        f"no unit was sold twice, and the stock balances.",
-        style="bold green",
-    )
+    accepted = report["accepted"]
+    orders = {
+        0: "Nothing was accepted",
+        1: "The one accepted attempt has exactly one order",
+    }.get(accepted, f"Every one of the {accepted:,} accepted attempts has exactly one order")
+    text = f"{orders}, no unit was sold twice, and the stock balances."
+    return Text(text, style="bold green")

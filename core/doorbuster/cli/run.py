@@ -54,9 +54,9 @@ def sell(
             return seconds
 
         seconds = asyncio.run(load())
-        finish_work(engine, progress)
+        left = finish_work(engine, progress)
     row = engine.ledger.require_sale(sale)
-    return reports.summarize(engine, row, answers, seconds=seconds, bad_rows=bad_rows())
+    return reports.summarize(engine, row, answers, seconds=seconds, left=left, bad_rows=bad_rows())
 
 
 def finish_work(engine: Engine, progress: Progress) -> int:

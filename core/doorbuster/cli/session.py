@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doorbuster.cli import log
-from doorbuster.cli.demo_sale import DEMO_SALE, demo_overrides
+from doorbuster.cli.demo_sale import DEMO_SALE, DEMO_SKU, demo_overrides
 from doorbuster.cli.options import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ class Source:
 def database_file(url: str) -> Path | None:
     """The file behind an SQLite URL; ``None`` for another database or one in memory."""
     import sqlalchemy as sa
+    from sqlalchemy.exc import ArgumentError
 
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
+    except ArgumentError:
         return None  # the ledger's own error says it better
     if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
         return None
@@ -82,8 +83,13 @@ def _demo_beside(source: Source) -> Source | None:
     if not only_demo and demos[-1].environment != source.settings.environment:
         return None
     row = demos[-1]
+    with open_ledger(source.settings) as ledger:
+        units = ledger.skus(row)
     tables = demo_overrides(
-        stock=0, limit=row.limits.sale, mode=row.config_mode, url=source.settings.ledger.url
+        stock=units[DEMO_SKU].units if DEMO_SKU in units else 0,
+        limit=row.limits.sale,
+        mode=row.config_mode,
+        url=source.settings.ledger.url,
     )
     if only_demo:  # a demo's own database: the folder beside it is about something else
         return Source(None, {**tables, "environment": row.environment})
@@ -103,7 +109,7 @@ def rows_of(settings: Settings) -> list[SaleRow]:
 
 @contextmanager
 def open_ledger(settings: Settings) -> Iterator[Ledger]:
-    """Open the ledger alone, as it is: for commands that only read.
+    """Open the ledger alone: no plugin is built, and no change of config is followed.
 
     Raises:
         ConfigError: the URL is not usable.

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 import structlog
+from sqlalchemy import event, exc
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from doorbuster.clock import Clock
@@ -58,7 +59,7 @@ class Database:
         """
         try:
             parsed = sa.make_url(url)
-        except sa.exc.ArgumentError as error:
+        except exc.ArgumentError as error:
             raise ConfigError(
                 f"ledger.url: {url!r} is not a database URL; expected for example "
                 "'sqlite:///doorbuster.db'"
@@ -93,12 +94,13 @@ class Database:
         engine = sa.create_engine(
             self.url,
             connect_args={"check_same_thread": False, "timeout": self._wait_ms / 1000},
+            hide_parameters=True,  # buyers and order numbers are no part of a message (X9)
             **pool,
         )
         # Many rows of an insert are one statement, not one step each: see queries.py.
         engine.dialect.use_insertmanyvalues_wo_returning = True
-        sa.event.listen(engine, "connect", self._on_connect)
-        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+        event.listen(engine, "connect", self._on_connect)
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
         return engine
 
     def _on_connect(self, driver: Any, _record: Any) -> None:
@@ -154,7 +156,7 @@ class Database:
                 self._log.warning(
                     "transaction failed",
                     error=str(error),
-                    cause=str(error.__cause__),
+                    cause=str(getattr(error.__cause__, "orig", error.__cause__)),
                     will_retry=not last,
                 )
                 if last:
@@ -203,7 +205,7 @@ class Database:
     def _commit(self, connection: sa.Connection, transaction: sa.RootTransaction) -> None:
         try:
             transaction.commit()
-        except sa.exc.DBAPIError as error:
+        except exc.DBAPIError as error:
             self._abandon(connection)
             code = getattr(error.orig, "sqlite_errorcode", None)
             if code is not None and code & 0xFF in _NOT_COMMITTED:
@@ -213,7 +215,7 @@ class Database:
     def _rollback(self, connection: sa.Connection, transaction: sa.RootTransaction) -> None:
         try:
             transaction.rollback()
-        except sa.exc.DBAPIError:
+        except exc.DBAPIError:
             self._abandon(connection)
 
     def _abandon(self, connection: sa.Connection) -> None:
@@ -254,9 +256,9 @@ def _translated() -> Iterator[None]:
     """Translate driver errors once: before COMMIT nothing was applied."""
     try:
         yield
-    except sa.exc.IntegrityError as error:
+    except exc.IntegrityError as error:
         raise PermanentError(f"a constraint of the ledger refused: {error.orig}") from error
-    except (sa.exc.DBAPIError, sa.exc.TimeoutError, sqlite3.Error) as error:
+    except (exc.DBAPIError, exc.TimeoutError, sqlite3.Error) as error:
         cause = getattr(error, "orig", None) or error
         raise UnavailableError(f"the ledger's database is not available: {cause}") from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import sqlalchemy as sa
 
@@ -29,6 +29,7 @@ __all__ = [
     "grant_rows",
     "live_units",
     "lost_returns",
+    "name_of",
     "orphan_orders",
     "orphan_releases",
     "repeated_numbers",
@@ -42,6 +43,7 @@ __all__ = [
 GONE_ORDERS: Final = ("VOID", "CANCELLED")
 """States of an order row that count as no order (protocol.md 4.5)."""
 
+_Query: TypeAlias = Any  # a select of any columns: SQLAlchemy's type counts them
 _SAMPLE: Final = 3  # order numbers that a sentence names
 _intents, _orders, _releases = schema.intents, schema.orders, schema.releases
 
@@ -109,17 +111,20 @@ def live_units(connection: sa.Connection, sid: int) -> dict[tuple[int, str, str]
 def ends(connection: sa.Connection, sid: int) -> list[End]:
     """Every intent with its order and its release, counted by how they fit together."""
     query = _with_ends(sa.func.count()).where(_of(_intents, sid)).group_by(*_END)
-    return [
-        End(
-            IntentState(state),
-            order,
-            None if order is None else bool(order_matches),
-            release,
-            None if release is None else bool(release_matches),
-            n,
+    found: list[End] = []
+    for row in connection.execute(query):
+        state, order, order_matches, release, release_matches, n = tuple(row)
+        found.append(
+            End(
+                IntentState(state),
+                order,
+                None if order is None else bool(order_matches),
+                release,
+                None if release is None else bool(release_matches),
+                n,
+            )
         )
-        for state, order, order_matches, release, release_matches, n in connection.execute(query)
-    ]
+    return found
 
 
 _END: Final[Sequence[sa.ColumnElement[Any]]] = (
@@ -139,7 +144,7 @@ _END: Final[Sequence[sa.ColumnElement[Any]]] = (
 )
 
 
-def _with_ends(last: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _with_ends(last: sa.ColumnElement[Any]) -> _Query:
     return sa.select(*_END, last).select_from(
         _intents.outerjoin(_orders, _orders.c.order_no == _intents.c.order_no).outerjoin(
             _releases, _releases.c.order_no == _intents.c.order_no
@@ -252,7 +257,14 @@ def balances(connection: sa.Connection, sid: int, *, one_sku: bool) -> Iterator[
         yield buyer, bought, sums
 
 
-def _stream(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[Any]:
+def name_of(connection: sa.Connection, sid: int, buyer: str) -> str:
+    """How a sentence names a buyer: by one of the buyer's orders."""
+    query = sa.select(_intents.c.order_no).where(_intents.c.sid == sid, _intents.c.buyer == buyer)
+    number = connection.execute(query.order_by(_intents.c.request_id).limit(1)).scalar()
+    return "a buyer without an intent" if number is None else f"the buyer of order {number}"
+
+
+def _stream(connection: sa.Connection, query: _Query) -> Iterator[Any]:
     """Rows as the driver gives them, one by one: a third of the time of Core's own (measured).
 
     The caller has read through ``connection`` before, so the snapshot is open.

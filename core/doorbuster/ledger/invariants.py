@@ -2,8 +2,8 @@
 
 A check reads what is there, in one snapshot, and trusts no counter that the transactions keep:
 units are counted again from the intents. design.md 5 has the laws; each false one comes with a
-sentence that says what a person has to look at. Sentences name order numbers and buyers: they
-are for operators, not for logs.
+sentence that says what a person has to look at. Sentences name order numbers, never buyers:
+they end up in alarms and logs (X9).
 """
 
 from __future__ import annotations
@@ -234,7 +234,10 @@ class _Check:
                 (limit := most.get(scope)) is None or n <= limit for scope, n in held.items()
             ):
                 continue
-            wrong += _quota_problems(buyer, said, held, most)
+            who = "a buyer"
+            if len(wrong) < _TOLD_MAX:
+                who = evidence.name_of(self._connection, self._row.sid, buyer)
+            wrong += _quota_problems(who, said, held, most)
         self._tell_all("I5", wrong)
 
     # -------------------------------------------------------------- I6
@@ -308,7 +311,7 @@ def _order_problem(end: End) -> str | None:
 
 
 def _quota_problems(
-    buyer: str,
+    who: str,
     said: Mapping[str, int],
     held: Mapping[str, int],
     most: Mapping[str, int | None],
@@ -319,8 +322,8 @@ def _quota_problems(
         limit = most.get(scope)
         if bought != live:
             found.append(
-                f"buyer {buyer} has bought {bought} of {scope} by the quota, {live} by live intents"
+                f"{who} has bought {bought} of {scope} by the quota, {live} by live intents"
             )
         if limit is not None and max(bought, live) > limit:
-            found.append(f"buyer {buyer} has {max(bought, live)} of {scope}, at most {limit}")
+            found.append(f"{who} has {max(bought, live)} of {scope}, at most {limit}")
     return found

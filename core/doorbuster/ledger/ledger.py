@@ -56,6 +56,14 @@ from doorbuster.outcomes import Code, Outcome, Persisted
 __all__ = ["Ledger"]
 
 
+class _NothingWritten(Exception):  # noqa: N818 - not a fault: it carries "roll back, all is said"
+    """A router's batch without a new unit sold: its rows are removed again, so nothing stays."""
+
+    def __init__(self, found: Accepted) -> None:
+        super().__init__()
+        self.found = found
+
+
 class Ledger:
     """One environment's view of one ledger database. Safe for many threads."""
 
@@ -274,7 +282,7 @@ class Ledger:
         skus = self._skus_of(sid)
 
         def work(connection: sa.Connection) -> Accepted:
-            return accept(
+            found = accept(
                 connection,
                 sid,
                 items,
@@ -286,9 +294,14 @@ class Ledger:
                 now_ms=self.now_ms(),
                 lease=lease,
             )
+            if found.batch is None and not holds:
+                raise _NothingWritten(found)  # a sold-out sale must not pay an fsync per batch
+            return found
 
         try:
             return self.database.transact(work)
+        except _NothingWritten as nothing:
+            return nothing.found
         except Fenced:
             with self.database.read() as connection:
                 answers = answer_from_stored(connection, sid, items, STALE)
@@ -457,11 +470,20 @@ class Ledger:
             return outbox.pending(connection, sids)
 
     def claim(
-        self, *, owner: str, rows: int, lease_s: float, settled: Sequence[int] = ()
+        self,
+        *,
+        owner: str,
+        rows: int,
+        lease_s: float,
+        settled: Sequence[int] = (),
+        sids: Sequence[int] | None = None,
     ) -> list[Claim]:
-        """Close ``settled`` batches and lease new ones, in one transaction (one fsync)."""
+        """Close ``settled`` batches and lease new ones, in one transaction (one fsync).
+
+        ``sids`` are the sales the caller can persist; ``None``: every sale of the database.
+        """
         with self.database.read() as connection:
-            if not settled and not outbox.is_pending(connection):
+            if not settled and not outbox.is_pending(connection, sids):
                 return []
 
         def work(connection: sa.Connection) -> list[Claim]:
@@ -472,6 +494,7 @@ class Ledger:
                 rows=rows,
                 now_ms=self.now_ms(),
                 lease_ms=int(lease_s * 1000),
+                sids=sids,
             )
 
         return self.database.transact(work)

@@ -43,13 +43,24 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 def claim(
-    connection: sa.Connection, *, owner: str, rows: int, now_ms: int, lease_ms: int
+    connection: sa.Connection,
+    *,
+    owner: str,
+    rows: int,
+    now_ms: int,
+    lease_ms: int,
+    sids: Sequence[int] | None = None,
 ) -> list[Claim]:
-    """Lease open batches, oldest first, up to about ``rows`` intents, at least one batch."""
+    """Lease open batches, oldest first, up to about ``rows`` intents, at least one batch.
+
+    ``sids`` are the sales the caller can persist: it must not keep others' batches from those
+    who can (another environment's, another node's config). ``None``: all.
+    """
     table = schema.outbox
+    mine = sa.true() if sids is None else table.c.sid.in_(list(sids))
     found = connection.execute(
         sa.select(table.c.batch, table.c.sid, table.c.n, table.c.tries)
-        .where(table.c.done == 0, table.c.leased_until_ms <= now_ms)
+        .where(table.c.done == 0, table.c.leased_until_ms <= now_ms, mine)
         .order_by(table.c.batch)
         .limit(max(1, min(rows, 1000)))
     ).all()
@@ -117,10 +128,11 @@ def settle(connection: sa.Connection, batches: Sequence[int]) -> int:
     ).rowcount
 
 
-def is_pending(connection: sa.Connection) -> bool:
-    """Whether any batch is not done."""
+def is_pending(connection: sa.Connection, sids: Sequence[int] | None = None) -> bool:
+    """Whether any batch is not done, of some sales or of all."""
     table = schema.outbox
-    query = sa.select(table.c.batch).where(table.c.done == 0).limit(1)
+    mine = sa.true() if sids is None else table.c.sid.in_(list(sids))
+    query = sa.select(table.c.batch).where(table.c.done == 0, mine).limit(1)
     return connection.execute(query).first() is not None
 
 

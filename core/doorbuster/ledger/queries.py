@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import chain
+from types import GenericAlias
 from typing import Any, Final
 
 import msgspec
@@ -70,4 +71,5 @@ def read_array(
 ) -> list[Any]:
     """Run a statement that answers one JSON array of arrays; each becomes a ``row`` (a type)."""
     text = connection.exec_driver_sql(statement, values).scalar_one()
-    return list(msgspec.json.decode(text, type=list[row]))
+    rows: list[Any] = msgspec.json.Decoder(GenericAlias(list, (row,))).decode(text)
+    return rows

@@ -35,6 +35,7 @@ class Persist:
         self._settled: list[int] = []
         self._failed: list[_Leased] = []
         self._again_s = 0.0
+        self._looked = False
 
     def run_once(self) -> bool:
         """Persist one lease's worth, each sale by itself.
@@ -46,6 +47,8 @@ class Persist:
             Exception: the last fault (SystemExit of a plugin too), when no batch was persisted:
                 the runner backs off.
         """
+        if not self._looked:
+            self._look()
         work = [*self._due(), *self._claim()]
         worked = False
         fault: Exception | SystemExit | None = None
@@ -61,6 +64,14 @@ class Persist:
         if fault is not None and not worked:
             raise fault
         return worked
+
+    def _look(self) -> None:
+        """Say once which sales of the ledger wait for a process that has them in its config."""
+        tools = self._tools
+        for row in tools.ledger.sales():
+            if row.sale not in tools.world.runtimes and (n := tools.ledger.pending([row.sid])):
+                tools.alarm("sale-not-configured", "warning", row.sale, batches=n)
+        self._looked = True
 
     def _due(self) -> list[_Leased]:
         now_s = self._tools.clock.monotonic_s()
@@ -79,6 +90,7 @@ class Persist:
                 rows=tools.settings.persist_rows,
                 lease_s=tools.settings.lease_s,
                 settled=settled,
+                sids=list(tools.world.by_sid()),
             )
         except BaseException:
             self._settled = settled
@@ -87,10 +99,7 @@ class Persist:
 
     def _persist(self, sid: int, claims: Sequence[Claim]) -> bool:
         tools, batches = self._tools, [claim.batch for claim in claims]
-        runtime = tools.world.by_sid().get(sid)
-        if runtime is None:
-            tools.alarm("sale-not-configured", "warning", None, sid=sid, batches=len(batches))
-            return False
+        runtime = tools.world.by_sid()[sid]
         if max(claim.tries for claim in claims) >= _TRIES_ALARM:
             tools.alarm("batch-keeps-failing", "warning", runtime.id, batches=len(batches))
         persist = tools.world.pipeline(runtime).persist

@@ -28,6 +28,7 @@ class Cut(Database):
 
     fails = 0
     really = False
+    then = staticmethod(lambda: None)
 
     def _commit(self, connection, transaction):
         if not self.fails:
@@ -40,6 +41,7 @@ class Cut(Database):
         def cut(_):
             if self.really:
                 driver.commit()
+            self.then()
             raise sqlite3.OperationalError("connection lost")
 
         connection.dialect.do_commit = cut
@@ -54,7 +56,7 @@ def cut(shop):
     """A shop whose COMMIT can be cut."""
     one = shop(per_buyer=PerBuyer(sale=1))
     one.ledger.database.close()
-    one.ledger.database = Cut(f"sqlite:///{one.path}", one.clock)
+    one.ledger.database = Cut(f"sqlite:///{one.path}", one.clock, wait_ms=20)
     return one
 
 
@@ -65,6 +67,7 @@ def test_d8_an_unknown_commit_is_run_again_and_stays_exact(cut, really, fails):
     """Whether it had committed or not: one intent, one unit, ACCEPTED."""
     cut.ledger.database.really, cut.ledger.database.fails = really, fails
     assert cut.buy("ann").code is Code.ACCEPTED
+    cut.ledger.database.fails = 0  # a try that finds all stored commits nothing
     assert cut.free()["p0", "black"] == 9
     assert cut.persist() == 1
     assert cut.report().balanced
@@ -72,13 +75,15 @@ def test_d8_an_unknown_commit_is_run_again_and_stays_exact(cut, really, fails):
 
 @pytest.mark.parametrize("really", [True, False])
 def test_4_1_a_commit_that_stays_unknown_is_told_as_unknown(cut, really):
-    """Then the identity settles it: what is stored is the truth."""
-    cut.ledger.database.really, cut.ledger.database.fails = really, 3
+    """The database is gone after it; then the identity settles it: what is stored is the truth."""
+    other = sqlite3.connect(cut.path)
+    database = cut.ledger.database
+    database.really, database.fails = really, 1 if really else 3
+    database.then = lambda: really and other.execute("BEGIN IMMEDIATE")
     with pytest.raises(UnknownOutcomeError):
         cut.buy("ann")
-    (stored,) = cut.ledger.tombstone(
-        cut.sale, 1, [cut.item("ann")], code=Code.BUSY, holds=False
-    )
+    other.close()
+    (stored,) = cut.ledger.tombstone(cut.sale, 1, [cut.item("ann")], code=Code.BUSY, holds=False)
     assert (stored is not None) is really
     assert cut.report().balanced
 
@@ -146,10 +151,15 @@ def test_a_full_disk_is_unavailable_and_recovers_by_itself(shop):
 
     limit(pages + 2)
     accepted = 0
-    with pytest.raises(UnavailableError, match="full"):
+
+    def fill():
+        nonlocal accepted
         for n in range(500):
             one.accept(*[one.item(f"b{n}x{k}") for k in range(20)])
             accepted += 20
+
+    with pytest.raises(UnavailableError, match="full"):
+        fill()
     assert one.count("intents") == accepted
     assert one.report().balanced
     limit(1_000_000)
@@ -195,7 +205,9 @@ def test_d6_32_threads_write_and_nobody_sees_a_locked_database(shop):
         try:
             for k in range(8):
                 place = f"p{(n + k) % 4}"
-                answers.extend(one.accept(*[one.item(f"b{n}x{k}x{j}", place=place) for j in (1, 2)]))
+                answers.extend(
+                    one.accept(*[one.item(f"b{n}x{k}x{j}", place=place) for j in (1, 2)])
+                )
                 one.ledger.left(one.sale)
         except Exception as error:
             errors.append(error)
@@ -240,6 +252,18 @@ def test_d6_a_lock_of_another_process_is_unavailable_then_free(shop):
     assert one.buy("ann").code is Code.ACCEPTED
 
 
+def test_d6_a_write_transaction_has_the_lock_from_its_begin(shop):
+    """Before its first statement: what it reads stays true, and no lock is upgraded later."""
+    one = shop()
+    other = sqlite3.connect(one.path, timeout=0)
+    with one.ledger.database.transaction():
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
+        one.ledger.left(one.sale)
+    other.execute("BEGIN IMMEDIATE")
+    other.close()
+
+
 def test_a_transaction_inside_a_transaction_is_a_defect_told_at_once(shop, memory_url):
     """It would wait for itself."""
     one = shop()
@@ -274,11 +298,15 @@ def test_a_connection_that_cannot_roll_back_is_replaced(shop, monkeypatch):
     def broken(*_):
         raise sqlite3.OperationalError("no rollback")
 
-    name = "sqlalchemy.dialects.sqlite.pysqlite.SQLiteDialect_pysqlite.do_rollback"
-    with pytest.raises(ContractError), one.ledger.database.transaction() as connection:
+    def work(connection):
         connection.execute(sa.text("DELETE FROM stock"))
-        monkeypatch.setattr(name, broken)
+        monkeypatch.setattr(
+            "sqlalchemy.dialects.sqlite.pysqlite.SQLiteDialect_pysqlite.do_rollback", broken
+        )
         raise ContractError
+
+    with pytest.raises(ContractError):
+        one.ledger.database.transact(work)
     monkeypatch.undo()
     assert one.buy("ann").code is Code.ACCEPTED
     assert one.report().balanced

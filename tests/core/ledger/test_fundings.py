@@ -51,9 +51,7 @@ def test_5_1_warm_up_ten_times_is_warm_up_once(shop):
     one.buy("ann")
     before = one.report()
     for _ in range(10):
-        one.ledger.provision(
-            one.row, 1, places=one.places, backend="backend", everything=True
-        )
+        one.ledger.provision(one.row, 1, places=one.places, backend="backend", everything=True)
     assert one.report() == before
     assert one.count("grants") == 6
     assert one.ledger.places_of(one.sid, 1) == dict.fromkeys(["p0", "p1", "p2"], "backend")
@@ -107,7 +105,7 @@ def test_5_1_only_a_planned_row_is_cancelled(shop):
 
 
 def test_5_2_a_top_up_moves_at_most_what_is_unallocated(shop):
-    """unallocated - n, quantity + n, in one transaction; the amount is stored."""
+    """Unallocated - n, quantity + n, in one transaction; the amount is stored."""
     one = shop(holds=True, skus={"black": 100})
     plan(one, 1000)
     assert one.ledger.move("f1", None).moved == 100
@@ -261,7 +259,7 @@ def test_5_5_a_restock_is_applied_once(shop):
     """Up adds to total and unallocated, and voids older sold-out marks (L3)."""
     one = shop()
     version = one.row.version
-    up = dict(restock_id="r1", actor="op")
+    up = {"restock_id": "r1", "actor": "op"}
     assert one.ledger.restock(one.row, "black", 5, **up)
     assert not one.ledger.restock(one.row, "black", 5, **up)
     assert stock(one) == [(15, 5, 0)]

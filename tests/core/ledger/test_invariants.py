@@ -11,7 +11,7 @@ from doorbuster.model import IntentState, PerBuyer
 
 @pytest.fixture
 def sold(shop):
-    """ann has 2, bob's 1 was returned, cat's 1 is RESERVED, dan's 1 ABORTED."""
+    """A sale: ann has 2, bob's 1 was returned, cat's 1 is RESERVED, dan's 1 ABORTED."""
     one = shop(places=2, per_buyer=PerBuyer(sale=2))
     one.buy("ann", lines=2)
     one.buy("bob")
@@ -243,7 +243,8 @@ def test_i5_a_buyer_above_the_highest_limit_so_far(sold):
     sold.ledger.change_control(sold.row, actor="op", action="limits", limits=Limits(sale=1))
     assert sold.report().balanced
     sold.sql("UPDATE sales SET limits_max = limits")
-    check(sold, "I5", "buyer ann has 2 of *, at most 1")
+    check(sold, "I5", f"the buyer of order {number(sold, 'ann')} has 2 of *, at most 1")
+    assert not any("ann" in text for text in sold.report().violations)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,10 @@ def test_i5_a_buyer_above_the_highest_limit_so_far(sold):
         ("UPDATE quotas SET bought = 1 WHERE buyer = 'ann'", ["bought 1 of *", "2 by live"]),
         ("UPDATE quotas SET bought = 1 WHERE buyer = 'bob'", ["bought 1 of *", "0 by live"]),
         ("DELETE FROM quotas WHERE buyer = 'cat'", ["bought 0 of *", "1 by live"]),
-        ("INSERT INTO quotas SELECT sid, 'zoe', scope, 1 FROM quotas LIMIT 1", ["buyer zoe"]),
+        (
+            "INSERT INTO quotas SELECT sid, 'zoe', scope, 1 FROM quotas LIMIT 1",
+            ["a buyer without an intent"],
+        ),
         ("INSERT INTO quotas SELECT sid, 'ann', 'black', 2 FROM quotas LIMIT 1", ["of black"]),
     ],
 )
@@ -260,6 +264,18 @@ def test_i5_a_quota_that_intents_do_not_explain(sold, statement, words):
     """Too low, too high, missing, of nobody, of a scope the sale does not keep."""
     sold.sql(statement)
     check(sold, "I5", *words)
+
+
+def test_i5_sentences_are_bounded(sold):
+    """And only the first ones cost a look-up."""
+    sold.sql("UPDATE stock SET total = 99, unallocated = unallocated + 89")
+    sold.ledger.gather(sold.sale, 1, {("p0", "black"): 40, ("p1", "black"): 40})
+    for n in range(8):
+        sold.buy(f"b{n}")
+    sold.sql("DELETE FROM quotas")
+    told = [text for text in sold.report().violations if text.startswith("I5: ")]
+    assert len(told) == 6
+    assert told[-1] == "I5: and 5 more like this"
 
 
 def test_i5_of_a_sale_with_several_skus_is_per_sku_too(shop):
@@ -298,7 +314,9 @@ def test_i6_never_a_release_while_paid(sold):
 
 def test_i6_a_release_of_nothing(sold):
     """Units cannot come back from where none went."""
-    sold.sql("INSERT INTO releases SELECT 'x', sid, 'black=1', 'RELEASED', 'w', 'a', 0, 0 FROM sales")
+    sold.sql(
+        "INSERT INTO releases SELECT 'x', sid, 'black=1', 'RELEASED', 'w', 'a', 0, 0 FROM sales"
+    )
     check(sold, "I6", "1 releases have no intent")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -12,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from doorbuster.ledger import Limits, Short
 from doorbuster.model import IntentState, SaleState
 from doorbuster.outcomes import Code
+
+pytestmark = pytest.mark.slow
 
 BUYERS = ["ann", "bob", "cat", "dan"]
 SKUS = ["black", "white"]
@@ -47,9 +50,7 @@ def machine(shop_class):
                 self.folder.cleanup()
 
         def held(self, buyer):
-            return sum(
-                sum(need.values()) for (who, _), need in self.live.items() if who == buyer
-            )
+            return sum(sum(need.values()) for (who, _), need in self.live.items() if who == buyer)
 
         def sold(self, sku):
             return sum(need.get(sku, 0) for need in self.live.values())

@@ -11,6 +11,8 @@ import pytest
 
 from doorbuster.clock import SystemClock
 
+pytestmark = pytest.mark.slow
+
 ACCEPT = """
     import sys
     from doorbuster.clock import SystemClock

@@ -39,9 +39,7 @@ def test_the_newest_run_is_the_sale(shop):
     one.buy("ann")
     one.persist()
     one.ledger.set_state(one.row, allowed=["open"], to="ended", actor="op")
-    one.ledger.create_sale(
-        one.sale, run=2, kind=Kind.H, deduct="x", journal="ledger", actor="test"
-    )
+    one.ledger.create_sale(one.sale, run=2, kind=Kind.H, deduct="x", journal="ledger", actor="test")
     assert [row.run for row in one.ledger.sales()] == [2]
     (order,) = one.ledger.orders("drop")
     assert one.ledger.order(order["order_no"])["intent_state"] == "CREATED"

@@ -152,10 +152,15 @@ def test_4_5_created_and_the_order_are_one_transaction(shop):
     """A persist that fails after its move leaves RESERVED."""
     one = shop()
     one.buy("ann")
-    with pytest.raises(RuntimeError), one.ledger.creating(waiting(one)) as creating:
-        assert creating.answers == [Persisted.CREATED]
-        creating.execute(orders.insert(), [one.order(creating.won[0])])
-        raise RuntimeError
+
+    def persist():
+        with one.ledger.creating(waiting(one)) as creating:
+            assert creating.answers == [Persisted.CREATED]
+            creating.execute(orders.insert(), [one.order(creating.won[0])])
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        persist()
     assert one.count("orders") == 0
     assert one.sql("SELECT state FROM intents") == [("RESERVED",)]
     assert one.persist() == 1
@@ -259,8 +264,9 @@ def test_4_5_a_reservation_without_its_intents_number_is_a_defect(shop):
     """It could be moved by nobody, so it is refused loudly."""
     one = shop()
     one.buy("ann")
-    with pytest.raises(ContractError, match="name no intent"), one.ledger.creating(
-        [one.item("ann")]
+    with (
+        pytest.raises(ContractError, match="name no intent"),
+        one.ledger.creating([one.item("ann")]),
     ):
         pass
 
@@ -274,9 +280,7 @@ def test_4_5_creating_takes_any_statement_of_the_plugin(shop):
         for row in rows:
             del row["state"]
         creating.execute(orders.insert().values(state="CREATED"), rows)
-        creating.execute(
-            orders.update().where(orders.c.sale == "drop"), [{"currency": "EUR"}]
-        )
+        creating.execute(orders.update().where(orders.c.sale == "drop"), [{"currency": "EUR"}])
     assert one.sql("SELECT DISTINCT state, currency FROM orders") == [("CREATED", "EUR")]
 
 

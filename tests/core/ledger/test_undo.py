@@ -56,16 +56,14 @@ def test_4_3_a_refused_hold_becomes_a_tombstone_and_an_undo(held):
 def test_4_3_a_paused_sale_gives_holds_back(held):
     """The gate's refusal is a tombstone too: the hold must not stay."""
     one = held()
-    one.ledger.set_state(
-        one.row, allowed=[SaleState.OPEN], to=SaleState.PAUSED, actor="op"
-    )
+    one.ledger.set_state(one.row, allowed=[SaleState.OPEN], to=SaleState.PAUSED, actor="op")
     answer = one.buy("ann")
     assert (answer.code, answer.final) == (Code.CLOSED, True)
     assert [job[3] for job in jobs(one)] == [Code.CLOSED]
 
 
 def test_4_3_only_what_the_grant_never_had_is_a_phantom(held):
-    """quantity - free of the short sku is not given back; the rest is."""
+    """Quantity - free of the short sku is not given back; the rest is."""
     one = held()
     one.buy("ann", lines=8)
     answer = one.buy("bob", lines=5)
@@ -151,9 +149,7 @@ def test_6_1_no_tombstone_after_the_fence(held):
     """The fence itself is the proof: nothing is written, the caller answers BUSY, not final."""
     one = held()
     fence(one)
-    assert (
-        one.ledger.tombstone(one.sale, 1, [one.item("ann")], code=Code.BUSY, holds=True) is None
-    )
+    assert one.ledger.tombstone(one.sale, 1, [one.item("ann")], code=Code.BUSY, holds=True) is None
     assert one.count("intents") == one.count("compensations") == 0
 
 
@@ -163,6 +159,17 @@ def test_6_1_no_tombstone_in_an_epoch_that_is_not_the_sales(held, epoch):
     one = held()
     items = [one.item("ann")]
     assert one.ledger.tombstone(one.sale, epoch, items, code=Code.BUSY, holds=True) is None
+    assert one.count("intents") == 0
+
+
+def test_6_1_no_tombstone_in_an_epoch_that_is_only_prepared(held):
+    """Its grants are ACTIVE already, but the sale has not got there."""
+    one = held()
+    one.sql(
+        "INSERT INTO grants SELECT sid, 2, place, sku, backend, 0, 0, state, version FROM grants"
+    )
+    items = [one.item("ann")]
+    assert one.ledger.tombstone(one.sale, 2, items, code=Code.BUSY, holds=True) is None
     assert one.count("intents") == 0
 
 
