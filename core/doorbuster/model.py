@@ -194,7 +194,8 @@ class Compensation(msgspec.Struct, frozen=True):
     """One way back (protocol.md 4.7): write ``state``, give back quota and just ``units``.
 
     ``state`` is ABORTED (an undo, ``code`` is its answer, ``units`` the lines less a phantom) or
-    RETURNED (an accepted attempt; ``units`` is empty, funding brings them back).
+    RETURNED (``code`` is ACCEPTED). ``units`` is empty for a returned order: funding brings them
+    back. It is the lines for a hold whose attempt was accepted under another grant (4.3).
     """
 
     reservation: Reservation

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -22,9 +22,7 @@ from doorbuster.settings import DEFAULT_MODE, StageSettings, modes_of
 from doorbuster.wiring import Bound, Tier
 from doorbuster.world import World, configured_sale
 
-__all__ = ["FIRST_EPOCH", "Sales", "missing_sales", "push_control"]
-
-FIRST_EPOCH: Final = 1
+__all__ = ["Sales", "missing_sales", "push_control"]
 
 
 class Sales:
@@ -88,7 +86,7 @@ class Sales:
         return modes.get(mode, modes[DEFAULT_MODE])  # mode closed runs no stage of its own
 
     def warm_up(self, sale_id: str, *, actor: str) -> SaleRow:
-        """Make the grants of epoch 1 and bring their first units to the backend. Idempotent.
+        """Make the grants of the first epoch and bring units to the backend. Idempotent.
 
         The grants go to the deduct plugin that the mode in force has now: until here a change
         of mode or config costs nothing.
@@ -96,21 +94,23 @@ class Sales:
         row = self._ledger.require_sale(sale_id)
         if row.state is not SaleState.CREATED:
             return row
-        row = self._follow_stages(row)
+        epoch = self._ledger.first_epoch(row)
+        if not self._ledger.places_of(row.sid, epoch):  # else a try that broke off goes on
+            row = self._follow_stages(row)
         bound, sale = self._deductor(row)
         router = bound.tier is Tier.ROUTER
         if not router:
-            _done(bound.hooks["prepare"](sale, FIRST_EPOCH), "prepare", sale_id)
+            _done(bound.hooks["prepare"](sale, epoch), "prepare", sale_id)
         self._ledger.provision(
-            row, FIRST_EPOCH, places=bound.places(sale), backend=row.deduct, everything=router
+            row, epoch, places=bound.places(sale), backend=row.deduct, everything=router
         )
-        advance(self._ledger, bound.hooks, msgspec.structs.replace(row, epoch=FIRST_EPOCH))
+        advance(self._ledger, bound.hooks, msgspec.structs.replace(row, epoch=epoch))
         self._ledger.set_state(
             row,
             allowed=(SaleState.CREATED,),
             to=SaleState.WARMED,
             actor=actor,
-            epoch=FIRST_EPOCH,
+            epoch=epoch,
         )
         return self._after(sale_id)
 

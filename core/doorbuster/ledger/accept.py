@@ -227,7 +227,13 @@ def _undo(
 
 
 def undo_code(row: Stored) -> Code:
-    """The code that a hold's record gets when ``row`` does not justify it."""
+    """The code that a hold's record gets when ``row`` does not justify it.
+
+    ACCEPTED: the attempt lives under another grant, so the record must go on asking the ledger
+    and only its units and quota go back.
+    """
+    if row.state is not IntentState.ABORTED:
+        return Code.ACCEPTED
     return Code.BUSY if row.code is None else Code(row.code)
 
 

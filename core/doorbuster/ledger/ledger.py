@@ -198,6 +198,23 @@ class Ledger:
             )
         )
 
+    def first_epoch(self, row: SaleRow) -> int:
+        """The epoch that warm-up opens: 1, or one above the last epoch of the runs before.
+
+        So no epoch of a sale is ever used twice, and what an old run left in a backend, whose
+        keys are named by sale and epoch, cannot be taken for a new run's.
+        """
+        table = schema.sales
+        with self.database.read() as connection:
+            last = connection.execute(
+                sa.select(sa.func.max(table.c.epoch)).where(
+                    table.c.environment == row.environment,
+                    table.c.sale == row.sale,
+                    table.c.run < row.run,
+                )
+            ).scalar()
+        return int(last or schema.EPOCH_NONE) + 1
+
     def change_control(self, row: SaleRow, *, actor: str, action: str, **values: Any) -> SaleRow:
         """Change control values under a new version (protocol.md 6.6)."""
         return self.database.transact(

@@ -10,7 +10,7 @@ from typing import Final
 
 from doorbuster.ledger import Job, units
 from doorbuster.model import Compensation, IntentState
-from doorbuster.outcomes import Compensated
+from doorbuster.outcomes import Code, Compensated
 from doorbuster.runtime import SaleRuntime
 from doorbuster.wiring import Tier
 from doorbuster.workers.role import Tools
@@ -68,24 +68,11 @@ class Compensate:
         if bound.tier is Tier.ROUTER:
             tools.ledger.forget_job(job, backend_done=True)
             return True
-        undo = job.returned_as is None
-        given = (
-            {
-                sku: n - job.phantom.get(sku, 0)
-                for sku, n in units(item.attempt.lines).items()
-                if n > job.phantom.get(sku, 0)
-            }
-            if undo
-            else {}
-        )
-        state = "ABORTED" if undo else "RETURNED"
-        (answer,) = bound.hooks["compensate"]([Compensation(item, state, job.code, given)])
+        (answer,) = bound.hooks["compensate"]([_compensation(job)])
         if not isinstance(answer, Compensated):  # UNKNOWN: asked again, it is idempotent
             return False
-        row = runtime.view.row
-        current = row is not None and row.epoch == item.epoch
-        tools.ledger.forget_job(job, backend_done=current)
-        return True
+        wrote = answer in (Compensated.DONE, Compensated.ALREADY)
+        return tools.ledger.forget_job(job, backend_done=wrote, epoch=item.epoch)
 
     def _void(self, runtime: SaleRuntime, job: Job) -> None:
         """Make sure no order of a returned unit lives on, before the unit is free (4.4 b)."""
@@ -107,3 +94,13 @@ class Compensate:
 
     def finish(self) -> None:
         """Nothing is held between two rounds."""
+
+
+def _compensation(job: Job) -> Compensation:
+    """What the plugin is to write, and the units that come back by it (protocol.md 4.7)."""
+    if job.returned_as is not None:  # funding brings an order's units back, not the backend
+        return Compensation(job.reservation, "RETURNED", Code.ACCEPTED)
+    need = units(job.reservation.attempt.lines)
+    given = {sku: n - job.phantom.get(sku, 0) for sku, n in need.items()}
+    state = "RETURNED" if job.code is Code.ACCEPTED else "ABORTED"
+    return Compensation(job.reservation, state, job.code, {k: n for k, n in given.items() if n})

@@ -72,12 +72,15 @@ def test_4_3_only_what_the_grant_never_had_is_a_phantom(held):
 
 
 def test_4_3_a_hold_under_another_grant_is_given_back_at_once(held):
-    """The identity is stored in p0; the hold in p1 is not justified by it."""
+    """The identity is stored in p0; the hold in p1 is not justified by it.
+
+    Its code is ACCEPTED: the record must go on asking the ledger, only its units come back.
+    """
     one = held(places=2)
     one.buy("ann", place="p0")
     replay = one.buy("ann", place="p1")
     assert replay.code is Code.ACCEPTED
-    assert jobs(one) == [(one.item("ann").order_no, "p1", 1, Code.BUSY, {})]
+    assert jobs(one) == [(one.item("ann").order_no, "p1", 1, Code.ACCEPTED, {})]
     assert one.report().balanced
 
 
