@@ -432,6 +432,9 @@ def test_commands_are_idempotent_and_say_what_is_wrong(make_stand, names):
         sales.create("drop", actor="test", again=True)
     sales.end("drop", actor="test")
     sales.end("drop", actor="test")
+    with pytest.raises(ConfigError, match="run 'worker --drain' before it is created again"):
+        sales.create("drop", actor="test", again=True)
+    assert stand.drain() == 0
     assert sales.create("drop", actor="test", again=True).run == 2
     sales.start("drop", actor="test")
     assert names(stand.crowd(2)) == ["ACCEPTED"] * 2, "another run, another identity"

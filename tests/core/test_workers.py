@@ -371,23 +371,22 @@ def test_a_job_that_fails_waits_alone(make_stand, plugins, fault):
 
 @pytest.mark.parametrize("answers", [[UNKNOWN], [], [None]])
 def test_4_7_an_undo_without_a_clear_answer_is_asked_again(make_stand, plugins, answers):
-    """It is idempotent by order_no, so asking twice gives back once."""
+    """Whether it was done nobody knows; it is idempotent by order_no, so it is asked again."""
     said = [answers]
 
     class Mute(MemoryHolder):
         @hookimpl
         def compensate(self, items):
-            done = MemoryHolder.compensate(self, items)
-            return said.pop() if said else done
+            return said.pop() if said else MemoryHolder.compensate(self, items)
 
     plugins["mute"] = Mute
-    stand = make_stand({"gold": 1}, pipeline={"deduct": "mute"})
+    stand = make_stand({"gold": 1}, pipeline={"deduct": "mute"}, sale={"per_buyer": 1})
     stand.crowd(1)
     assert stand.drain() == 0
     assert give_back(stand, "b0", IntentState.CANCELLED)
     assert stand.drain() == 0
     assert not said
-    assert stand.buy("zoe").code is Code.ACCEPTED
+    assert stand.buy("b0", "r2").code is Code.ACCEPTED, "the holder gave the quota back"
     assert stand.buy("zed").code is Code.SOLD_OUT
     assert stand.drain() == 0
     assert stand.balanced()
@@ -456,18 +455,20 @@ def test_4_3_refused_holds_are_undone(make_stand, names):
 
 
 def test_4_3_a_phantom_is_not_given_back(make_stand):
-    """Units a holder had and its grant did not: BUSY, and they vanish instead of selling twice."""
-    stand = make_stand({"gold": 2}, pipeline={"deduct": "memory"})
+    """Units a holder had and its grant did not: BUSY, and only they vanish."""
+    stand = make_stand({"gold": 20}, pipeline={"deduct": "memory"})
     assert stand.drain() == 0
     holder = stand.engine.wiring.bound("drop", "memory")
     slot = next(iter(holder.instance._store.epochs.values())).slots[0]
     stand.crowd(2)
+    have = slot.left["gold"]
+    assert have > 0
     slot.left["gold"] += 1  # a unit from nowhere
-    outcome = stand.buy("zoe")
+    outcome = stand.buy("zoe", gold=have + 1)
     assert (outcome.code, outcome.detail["reason"]) == (Code.BUSY, "phantom-hold")
     assert stand.drain() == 0
-    assert slot.left["gold"] == 0
-    assert stand.buy("zed").code is Code.SOLD_OUT
+    free = stand.ledger.free_units(stand.ledger.require_sale("drop"))
+    assert slot.left["gold"] == free["m0", "gold"] >= have, "the real ones are back"
     assert stand.balanced()
 
 
@@ -536,16 +537,18 @@ def test_5_5_a_restock_down_takes_units_out_of_a_holders_places(make_stand, name
     )
     assert stand.drain() == 0
     stand.crowd(2)
-    stand.engine.sales.restock("drop", "gold", -15, actor="test")
+    stand.engine.sales.restock("drop", "gold", -17, actor="test")
+    (sku,) = stand.status()["skus"]
+    assert sku["wanted"] > 0, "what is in places comes step by step"
     assert stand.drain() == 0
     (sku,) = stand.status()["skus"]
-    assert (sku["total"], sku["wanted"], sku["consumed"]) == (5, 0, 2)
+    assert (sku["total"], sku["wanted"], sku["consumed"]) == (3, 0, 2)
     outcomes = names(stand.batch(*(stand.attempt(f"y{n}") for n in range(6))))
-    assert (outcomes.count("ACCEPTED"), outcomes.count("SOLD_OUT")) == (3, 3)
-    stand.engine.sales.restock("drop", "gold", -4, actor="test")
+    assert (outcomes.count("ACCEPTED"), outcomes.count("SOLD_OUT")) == (1, 5)
+    stand.engine.sales.restock("drop", "gold", -2, actor="test")
     assert stand.drain() == 0
     (sku,) = stand.status()["skus"]
-    assert (sku["total"], sku["wanted"]) == (5, 4), "accepted units are never touched"
+    assert (sku["total"], sku["wanted"]) == (3, 2), "accepted units are never touched"
     assert stand.balanced()
 
 
