@@ -22,7 +22,7 @@ demo: venv  ## install, then run the main job: 10,000 units, 50,000 attempts
 	@$(BIN)/doorbuster demo $(ARGS)
 
 test: venv  ## install, then run every test except the soak forms
-	$(BIN)/pytest -m "not soak" $(ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not soak" $(ARGS)
 
 check: venv  ## format, lint, types, import contracts, docstrings, fast tests: under 2 minutes
 	$(BIN)/ruff format --check .

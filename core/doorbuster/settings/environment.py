@@ -86,6 +86,8 @@ def table_at(path: Path, value: Any) -> Tree:
 
 def _cast(texts: Mapping[str, str]) -> dict[str, Any]:
     """Let a new dynaconf cast ``texts``, shut off from files and from other variables."""
+    if not texts:
+        return {}
     reader = Dynaconf(
         settings_files=[],
         settings_file=[],

@@ -13,7 +13,7 @@ from doorbuster.settings.report import Report, expectation
 from doorbuster.settings.tree import Path, nodes
 from doorbuster.settings.types import INHERIT, StageOverlay, StageSettings
 
-__all__ = ["free_table", "is_id", "section", "stages", "table", "whole_number"]
+__all__ = ["converted", "free_table", "is_id", "section", "stages", "table", "whole_number"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 S = TypeVar("S", StageSettings, StageOverlay)
@@ -24,6 +24,11 @@ _ID: Final = "a name of 1-64 of A-Z a-z 0-9 _ -"
 
 def section(kind: type[T], value: Any, path: Path, report: Report) -> T:
     """Convert a table to ``kind``, field by field; a field in error keeps its default."""
+    return kind(**converted(kind, value, path, report))
+
+
+def converted(kind: type[T], value: Any, path: Path, report: Report) -> dict[str, Any]:
+    """Convert the fields of ``kind`` that a table has; what is unknown or wrong is reported."""
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     values = {}
     for name, item in table(value, path, report).items():
@@ -37,7 +42,7 @@ def section(kind: type[T], value: Any, path: Path, report: Report) -> T:
             values[name] = msgspec.convert(item, fields[name])
         except msgspec.ValidationError:
             report.wrong(here, item, expectation(fields[name]))
-    return kind(**values)
+    return values
 
 
 def stages(kind: type[S], value: Any, path: Path, report: Report) -> S:

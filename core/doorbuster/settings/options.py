@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from doorbuster.errors import SettingError
-from doorbuster.settings.fields import section
+from doorbuster.settings.fields import converted
 from doorbuster.settings.report import Report, expectation
 from doorbuster.settings.tree import Path
 
@@ -24,17 +24,14 @@ def convert_options(kind: type[T], raw: Mapping[str, Any], path: Path) -> T:
         SettingError: every problem at once: unknown keys, wrong values, missing ones.
     """
     report = Report(lambda _: None)
+    values = converted(kind, raw, path, report)
     for field in msgspec.structs.fields(kind):
         if field.required and field.name not in raw:
             report.add((*path, field.name), f"is missing; expected {expectation(field.type)}")
     if report.problems:
         raise SettingError(report.problems)
     try:
-        options = section(kind, raw, path, report)
-    except (TypeError, ValueError) as error:
-        if not report.problems:  # the plugin's own __post_init__ refused
-            report.add(path, str(error))
+        return kind(**values)
+    except (TypeError, ValueError) as error:  # the plugin's own __post_init__ refused
+        report.add(path, str(error))
         raise SettingError(report.problems) from error
-    if report.problems:
-        raise SettingError(report.problems)
-    return options

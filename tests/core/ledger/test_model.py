@@ -179,7 +179,7 @@ def test_8_any_sequence_of_moves_keeps_every_unit(shop):
     """I1-I6 after each step, and the totals and live units of the model."""
     case = machine(type(shop())).TestCase
     case.settings = settings(
-        max_examples=25,
+        max_examples=15,
         stateful_step_count=20,
         deadline=None,
         derandomize=True,
