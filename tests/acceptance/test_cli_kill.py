@@ -94,9 +94,12 @@ def test_a_killed_drain_is_drained_by_the_next(cli):
     assert check(cli, answers) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_full_disk_loses_nothing(cli):
-    """When no file may grow, callers hear BUSY or PENDING; what was accepted is kept."""
+    """The engine's own full-disk law is in test_faults; this is the whole command on one.
+
+    When no file may grow, callers hear BUSY or PENDING; what was accepted is kept.
+    """
     answers = cli.folder / "answers.jsonl"
     words = ("demo", "--keep", "--url", URL, "--answers", answers)
     full = cli.start(*words, "--stock", "5000", "--attempts", "800", file_bytes_max=400_000)
