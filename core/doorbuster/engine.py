@@ -37,8 +37,9 @@ from doorbuster.runtime import SaleRuntime
 from doorbuster.sales import Sales
 from doorbuster.settings import Settings, SettingsStore
 from doorbuster.settlement import Settlements, receipt_of, settle_by_receipt
+from doorbuster.tiers import Tier
 from doorbuster.windows import Counters, Windows
-from doorbuster.wiring import Tier, Wiring
+from doorbuster.wiring import Wiring
 from doorbuster.workers.role import Tools
 from doorbuster.workers.runner import ROLES, Runner, build_roles
 from doorbuster.world import World

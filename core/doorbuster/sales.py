@@ -19,7 +19,7 @@ from doorbuster.funding import advance
 from doorbuster.ledger import Ledger, SaleRow
 from doorbuster.model import Control, Kind, PerBuyer, Sale, SaleState
 from doorbuster.settings import DEFAULT_MODE, StageSettings, modes_of
-from doorbuster.wiring import Bound, Tier
+from doorbuster.tiers import Bound, Tier
 from doorbuster.world import World, configured_sale
 
 __all__ = ["Sales", "missing_sales", "push_control"]

@@ -1,39 +1,24 @@
 """From names to pipelines: load plugins, build instances, compile every mode of every sale.
 
-Selection is by name from config, never by who answers first. Only names that config uses are
-loaded, one by one, so one broken plugin cannot stop another sale's. Everything wrong with a mode
-is said when config loads, with where it stands and what to do, never at 20:00.
+Selection is by name from config, never by who answers first. Everything wrong with a mode is
+said when config loads, with where it stands and what to do, never at 20:00.
 """
 
 from __future__ import annotations
 
-import inspect
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
-from enum import StrEnum
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-import msgspec
 import pluggy
 import structlog
 
-from doorbuster import hookspecs
+from doorbuster import hookspecs, loading
 from doorbuster.clock import Clock
 from doorbuster.context import AlarmCall, Context, Metrics, PluginOptions
-from doorbuster.errors import (
-    ConfigError,
-    PluginNotInstalledError,
-    SettingError,
-    SettingProblem,
-    UnknownPluginError,
-    WiringError,
-    nearest,
-)
+from doorbuster.errors import ConfigError, WiringError
 from doorbuster.funding import refill_holder, refill_router
-from doorbuster.hookspecs import Delivery
-from doorbuster.identity import is_id
 from doorbuster.ledger import Ledger
 from doorbuster.model import Kind, Sale
 from doorbuster.outcomes import Outcome
@@ -46,12 +31,17 @@ from doorbuster.settings import (
     modes_of,
     plugin_of,
 )
+from doorbuster.tiers import (
+    PROMISES,
+    Bound,
+    Tier,
+    check_delivery,
+    check_fault,
+    check_places,
+    check_tier,
+)
 
-__all__ = ["GROUP", "PROMISES", "Bound", "Tier", "Wiring", "find_entry_points", "load_class"]
-
-GROUP: Final = "doorbuster.plugins"
-PROMISES: Final = ("none", "relaxed", "host", "quorum", "database")
-"""What ACCEPTED may survive, weakest first (design: promises)."""
+__all__ = ["Wiring"]
 
 _SPECS: Final = (
     hookspecs.Stages,
@@ -61,104 +51,8 @@ _SPECS: Final = (
     hookspecs.PersistExtras,
     hookspecs.Observers,
 )
-_HOLDER_NEEDS: Final = ("compensate", "prepare", "credit", "open", "retire")
-_HOLDER_OPTIONAL: Final = ("debit", "count", "holds", "adopt", "push")
-_JOURNAL_NEEDS: Final = ("freeze", "seed", "read", "trim")
-_BROKER_NEEDS: Final = ("enqueue", "receive", "settle")
-_EXTRAS: Final = {  # module -> extra, for plugins of this distribution
-    "redis": "redis",
-    "kafka": "kafka",
-    "psycopg": "postgres",
-    "pymysql": "mysql",
-    "cachetools": "cache",
-    "pytest": "testing",
-    "hypothesis": "testing",
-}
 
 
-class Tier(StrEnum):
-    """Who decides with a deduct plugin, by the hooks it offers (design: tiers)."""
-
-    ROUTER = "router"
-    HOLDER = "holder"
-    JOURNAL = "journal"
-
-
-class Bound(msgspec.Struct, frozen=True):
-    """A built plugin: its instance and its bound hook methods."""
-
-    name: str
-    use: str
-    sale: str | None
-    instance: Any
-    hooks: Mapping[str, Callable[..., Any]]
-    on_fault: str
-
-    @property
-    def tier(self) -> Tier:
-        """The tier of a deduct plugin."""
-        if all(hook in self.hooks for hook in (*_HOLDER_NEEDS, *_JOURNAL_NEEDS)):
-            return Tier.JOURNAL
-        return Tier.HOLDER if "compensate" in self.hooks else Tier.ROUTER
-
-    @property
-    def delivery(self) -> Delivery | None:
-        """How orders reach a worker, for an enqueue plugin."""
-        found = getattr(self.instance, "delivery", None)
-        return found if isinstance(found, Delivery) else None
-
-    def places(self, sale: Sale) -> list[str]:
-        """The places that warm-up funds; one when the plugin names none."""
-        return list(self.hooks["places"](sale)) if "places" in self.hooks else ["all"]
-
-
-# ------------------------------------------------------------------ loading one name
-def find_entry_points() -> dict[str, EntryPoint]:
-    """All installed plugins by name, without importing any of them."""
-    return {point.name: point for point in entry_points(group=GROUP)}
-
-
-def load_class(
-    use: str, *, where: str = "", installed: Collection[EntryPoint] | None = None
-) -> type[Any]:
-    """Import the class of one plugin, of those ``installed`` (default: scan for them).
-
-    Raises:
-        UnknownPluginError: it names the known ones and the nearest.
-        PluginNotInstalledError: it names the extra to install.
-        ConfigError: its own import failed, it is no class, or two are installed by that name.
-    """
-    at = f"{where}: " if where else ""
-    if installed is None:
-        installed = entry_points(group=GROUP)
-    points = {point.value: point for point in installed if point.name == use}
-    if not points:
-        raise UnknownPluginError(use, {point.name for point in installed}, where=where)
-    if len(points) > 1:
-        raise ConfigError(
-            f"{at}several plugins are named {use!r}: {', '.join(sorted(points))}; "
-            "uninstall all but one",
-            plugin=use,
-        )
-    ((value, point),) = points.items()
-    try:
-        found = point.load()
-    except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        raise PluginNotInstalledError(
-            use, extra=_EXTRAS.get(module), missing=error.name or "?", where=where
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"{at}plugin {use!r} ({value}) cannot be imported: {type(error).__name__}: {error}",
-            plugin=use,
-        ) from error
-    if not isinstance(found, type):
-        raise ConfigError(f"{at}plugin {use!r} ({value}) is not a class", plugin=use)
-    return found
-
-
-# ------------------------------------------------------------------ the whole wiring
 class Wiring:
     """Every instance and every compiled mode of one settings snapshot.
 
@@ -192,7 +86,7 @@ class Wiring:
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         for spec in _SPECS:
             self._manager.add_hookspecs(spec)
-        self._installed = tuple(entry_points(group=GROUP))  # one scan: 12 ms (measured)
+        self._installed = loading.scan()
         self._lock = threading.Lock()
         self._built: dict[tuple[str, str | None], Bound] = {}
         self._users: dict[tuple[str, str | None], set[str]] = {}
@@ -213,7 +107,7 @@ class Wiring:
             return self._built[key]
 
     def _build(self, name: str, owner: str | None, declared: PluginSettings, where: str) -> Bound:
-        cls = load_class(declared.use, where=where, installed=self._installed)
+        cls = loading.load_class(declared.use, where=where, installed=self._installed)
         table = f"sales.{owner}.plugins.{name}" if owner else f"plugins.{name}"
         raw = dict(declared.options)
         options_type = getattr(cls, "Options", PluginOptions)
@@ -250,7 +144,7 @@ class Wiring:
             sale=owner,
             instance=instance,
             hooks=self._register(instance, name, owner, declared.use),
-            on_fault=_on_fault(on_fault, cls, table),
+            on_fault=check_fault(on_fault, cls, table),
         )
 
     def _register(
@@ -270,7 +164,7 @@ class Wiring:
         for caller in self._manager.get_hookcallers(instance) or ():
             for impl in caller.get_hookimpls():
                 if impl.plugin is instance:
-                    hooks[caller.name] = _bind(impl, caller, use)
+                    hooks[caller.name] = loading.bind_hook(impl, caller, use)
         return hooks
 
     # ---------------------------------------------------------------- modes
@@ -304,10 +198,10 @@ class Wiring:
             for name in names
         ]
         deduct = self._offering(sale.id, stages.deduct, "deduct", where)
-        _check_tier(deduct, f"{where}, stage deduct")
-        _check_places(deduct, sale, f"{where}, stage deduct")
+        check_tier(deduct, f"{where}, stage deduct")
+        check_places(deduct, sale, f"{where}, stage deduct")
         enqueue = self.bound(sale.id, stages.enqueue, where=f"{where}, stage enqueue")
-        delivery = _check_delivery(enqueue, stages.journal, f"{where}, stage enqueue")
+        delivery = check_delivery(enqueue, stages.journal, f"{where}, stage enqueue")
         persist = self._offering(sale.id, stages.persist, "persist", where)
         promise = self._promise(sale.id, deduct, stages.journal, where)
         holds = deduct.tier is not Tier.ROUTER
@@ -399,117 +293,3 @@ class Wiring:
                     close()
                 except BaseException as error:  # noqa: BLE001 - the others must close too
                     log.error("plugin close failed", plugin=bound.name, error=repr(error))
-
-
-# ------------------------------------------------------------------ checks
-def _bind(impl: Any, caller: Any, use: str) -> Callable[..., Any]:
-    """One hook method as a plain call in the order of its spec."""
-    where = f"plugin {use!r}, hook {caller.name!r}"
-    function = impl.function
-    if impl.hookwrapper or impl.wrapper or impl.tryfirst or impl.trylast:
-        raise WiringError(
-            f"{where}: wrappers and ordering flags are refused; the config list is the order",
-            plugin=use,
-        )
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise WiringError(
-            f"{where}: a stage is synchronous; write 'def', and do I/O in it directly", plugin=use
-        )
-    if inspect.isgeneratorfunction(function):
-        raise WiringError(
-            f"{where}: a stage answers a sequence; build a list instead of yielding", plugin=use
-        )
-    wanted = tuple(caller.spec.argnames)
-    if tuple(impl.argnames) == wanted:
-        return function  # type: ignore[no-any-return]
-    if set(impl.argnames) < set(wanted) and caller.name not in vars(hookspecs.Stages):
-        picks = [wanted.index(name) for name in impl.argnames]
-        return lambda *values: function(*[values[n] for n in picks])
-    raise WiringError(
-        f"{where}: takes ({', '.join(impl.argnames)}), expected ({', '.join(wanted)})",
-        plugin=use,
-    )
-
-
-def _on_fault(value: Any, cls: type[Any], table: str) -> str:
-    allowed = ("open", "closed", *getattr(cls, "on_fault_values", ()))
-    if value not in allowed:
-        raise SettingError(
-            [
-                SettingProblem(
-                    f"{table}.on_fault",
-                    f"{value!r} is not one of {', '.join(allowed)}{nearest(str(value), allowed)}",
-                )
-            ]
-        )
-    return str(value)
-
-
-def _check_tier(deduct: Bound, where: str) -> None:
-    """A deduct plugin is a router, or offers all that a holder needs (design: tiers)."""
-    offered = [hook for hook in (*_HOLDER_NEEDS, *_HOLDER_OPTIONAL) if hook in deduct.hooks]
-    if offered and (missing := _missing(_HOLDER_NEEDS, deduct.hooks)):
-        raise WiringError(
-            f"{where}: {deduct.name!r} offers {', '.join(offered)} but lacks "
-            f"{', '.join(missing)}; a holder needs them all, a router none",
-            stage="deduct",
-            plugin=deduct.name,
-        )
-    journal = [hook for hook in _JOURNAL_NEEDS if hook in deduct.hooks]
-    needed = (*_JOURNAL_NEEDS, *_HOLDER_NEEDS)
-    if journal and (missing := _missing(needed, deduct.hooks)):
-        raise WiringError(
-            f"{where}: {deduct.name!r} offers {', '.join(journal)} but lacks "
-            f"{', '.join(missing)}; tier journal needs them all",
-            stage="deduct",
-            plugin=deduct.name,
-        )
-
-
-def _check_places(deduct: Bound, sale: Sale, where: str) -> None:
-    """Places are distinct ids, and several of them need ``debit``: else units strand (5.3)."""
-    places = deduct.places(sale)
-    bad = [place for place in places if not is_id(place)]
-    if not places or bad or len(set(places)) != len(places):
-        raise WiringError(
-            f"{where}: {deduct.name!r} names places {places!r}; expected distinct names of 1-64 of "
-            "A-Z a-z 0-9 _ -",
-            stage="deduct",
-            plugin=deduct.name,
-        )
-    if deduct.tier is not Tier.ROUTER and len(places) > 1 and "debit" not in deduct.hooks:
-        raise WiringError(
-            f"{where}: {deduct.name!r} holds units in {len(places)} places but offers no debit, "
-            "so units of one cannot reach another; offer debit, or name one place",
-            stage="deduct",
-            plugin=deduct.name,
-        )
-
-
-def _check_delivery(enqueue: Bound, journal: str, where: str) -> Delivery:
-    delivery = enqueue.delivery
-    if delivery is None:
-        raise WiringError(
-            f"{where}: {enqueue.name!r} has no class attribute 'delivery'; "
-            "set it to Delivery.CLAIM, INLINE or BROKER, or name an enqueue plugin",
-            stage="enqueue",
-            plugin=enqueue.name,
-        )
-    if delivery is Delivery.BROKER and (missing := _missing(_BROKER_NEEDS, enqueue.hooks)):
-        raise WiringError(
-            f"{where}: {enqueue.name!r} has delivery BROKER but lacks {', '.join(missing)}",
-            stage="enqueue",
-            plugin=enqueue.name,
-        )
-    if delivery is Delivery.INLINE and journal == "stream":
-        raise WiringError(
-            f"{where}: {enqueue.name!r} persists in the request, which journal 'stream' has no "
-            "commit for; use journal = 'ledger' or another enqueue",
-            stage="enqueue",
-            plugin=enqueue.name,
-        )
-    return delivery
-
-
-def _missing(needed: Iterable[str], hooks: Mapping[str, Any]) -> list[str]:
-    return [hook for hook in needed if hook not in hooks]

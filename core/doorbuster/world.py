@@ -22,8 +22,9 @@ from doorbuster.model import Sale
 from doorbuster.pipeline import Pipeline
 from doorbuster.runtime import SaleRuntime, View, sale_of
 from doorbuster.settings import CLOSED, DEFAULT_MODE, SaleSettings, Settings, modes_of
+from doorbuster.tiers import Bound
 from doorbuster.windows import Windows
-from doorbuster.wiring import Bound, Wiring
+from doorbuster.wiring import Wiring
 
 __all__ = ["World", "configured_sale"]
 

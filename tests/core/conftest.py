@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from doorbuster import wiring
+from doorbuster import loading
 from doorbuster.alarms import Alarm
 from doorbuster.engine import Engine
 from doorbuster.ledger import schema
@@ -26,7 +26,7 @@ from doorbuster.settings.convert import convert
 from doorbuster.testing.clock import ManualClock
 
 SALE = "drop"
-_INSTALLED = tuple(importlib.metadata.entry_points(group=wiring.GROUP))
+_INSTALLED = tuple(importlib.metadata.entry_points(group=loading.GROUP))
 
 
 class Stand:
@@ -145,7 +145,7 @@ def clock() -> ManualClock:
 def plugins(monkeypatch: pytest.MonkeyPatch) -> Plugins:
     """Install classes for this test: ``plugins["word"] = cls``, or ``plugins.gate(...)``."""
     made = Plugins()
-    monkeypatch.setattr(wiring, "entry_points", made.points)
+    monkeypatch.setattr(loading, "entry_points", made.points)
     return made
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from doorbuster import wiring
+from doorbuster import loading
 from doorbuster.errors import (
     ConfigError,
     PluginNotInstalledError,
@@ -12,7 +12,8 @@ from doorbuster.errors import (
 from doorbuster.model import Kind
 from doorbuster.outcomes import Code
 from doorbuster.plugin import Delivery, PluginOptions, Rejection, Reservation, hookimpl
-from doorbuster.wiring import Bound, Tier
+from doorbuster.tiers import Bound, Tier
+from doorbuster.wiring import Wiring
 
 HOLDER = ("compensate", "prepare", "credit", "open", "retire")
 JOURNAL = ("freeze", "seed", "read", "trim")
@@ -63,7 +64,7 @@ def test_an_unknown_plugin_is_named_with_the_nearest_and_where(make_stand):
     assert "did you mean 'db-atomic'?" in text
     assert "known: buyer-rate, db-atomic, db-segments" in text
     with pytest.raises(UnknownPluginError):
-        wiring.load_class("nothing")
+        loading.load_class("nothing")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_a_missing_extra_is_named(plugins, module, remedy):
 
     plugins["late"] = load
     with pytest.raises(PluginNotInstalledError) as caught:
-        wiring.load_class("late", where="here")
+        loading.load_class("late", where="here")
     assert str(caught.value) == f"here: plugin 'late' needs module {module!r}: {remedy}"
     assert isinstance(caught.value, ImportError)
 
@@ -112,9 +113,9 @@ def test_two_plugins_of_one_name_are_an_error_not_a_lottery(plugins, monkeypatch
     """Which one answers must not depend on the order of installation."""
     one, other = plugins.points(name="db-atomic")[0], plugins.points(name="db-segments")[0]
     twin = type("Point", (), {"name": "db-atomic", "value": "other:Cls", "load": other.load})()
-    monkeypatch.setattr(wiring, "entry_points", lambda **_: [one, one, twin])
+    monkeypatch.setattr(loading, "entry_points", lambda **_: [one, one, twin])
     with pytest.raises(ConfigError, match="several plugins are named 'db-atomic'") as caught:
-        wiring.load_class("db-atomic")
+        loading.load_class("db-atomic")
     assert "doorbuster_db_stock:AtomicStock, other:Cls; uninstall all but one" in str(caught.value)
 
 
@@ -125,7 +126,7 @@ def test_installed_plugins_are_listed_without_importing_any(plugins):
         raise AssertionError("imported")
 
     plugins["heavy"] = load
-    assert {"heavy", "db-atomic", "orders"} <= wiring.find_entry_points().keys()
+    assert {"heavy", "db-atomic", "orders"} <= loading.find_entry_points().keys()
 
 
 def test_a_bad_plugin_that_nobody_names_is_never_loaded(make_stand, plugins):
@@ -596,7 +597,7 @@ def test_state_survives_a_rebuild(make_stand, plugins):
         sales={"own": {"skus": {"x": 1}, "plugins": {"counting": {"use": "counting"}}}},
     )
     engine, old = stand.engine, stand.engine.wiring
-    fresh = wiring.Wiring(
+    fresh = Wiring(
         engine.settings,
         engine.ledger,
         clock=stand.clock,

@@ -28,7 +28,7 @@ _STAGES = ("filter", "limit", "deduct", "enqueue", "persist", "compensate")
 def list_plugins(as_json: Json = False) -> None:
     """List the plugins that are installed, with the stages each one serves."""
     from doorbuster.errors import ConfigError
-    from doorbuster.wiring import find_entry_points
+    from doorbuster.loading import find_entry_points
 
     found = []
     for point in sorted(find_entry_points().values(), key=lambda point: point.name):
@@ -62,7 +62,7 @@ def info(
 ) -> None:
     """Show one plugin: its stages, its tier or delivery, its options with their defaults."""
     from doorbuster.errors import UnknownPluginError
-    from doorbuster.wiring import find_entry_points
+    from doorbuster.loading import find_entry_points
 
     points = find_entry_points()
     if name not in points:
@@ -115,7 +115,8 @@ def _describe(point: EntryPoint) -> dict[str, Any]:
         ConfigError: it cannot be imported; the message says what to install.
     """
     from doorbuster.hookspecs import Delivery
-    from doorbuster.wiring import Bound, load_class
+    from doorbuster.loading import load_class
+    from doorbuster.tiers import Bound
 
     cls = load_class(point.name)
     hooks = _hooks(cls)

@@ -12,7 +12,7 @@ from doorbuster.ledger import Job, units
 from doorbuster.model import Compensation, IntentState
 from doorbuster.outcomes import Code, Compensated
 from doorbuster.runtime import SaleRuntime
-from doorbuster.wiring import Tier
+from doorbuster.tiers import Tier
 from doorbuster.workers.role import Tools
 
 __all__ = ["Compensate"]

@@ -7,7 +7,7 @@ from doorbuster.ledger import SaleRow
 from doorbuster.model import SaleState
 from doorbuster.runtime import SaleRuntime
 from doorbuster.sales import push_control
-from doorbuster.wiring import Bound, Tier
+from doorbuster.tiers import Bound, Tier
 from doorbuster.workers.role import Tools
 
 __all__ = ["TopUp"]
