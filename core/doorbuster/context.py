@@ -9,7 +9,7 @@ from typing import Any, Protocol, dataclass_transform
 import msgspec
 
 from doorbuster.clock import Clock
-from doorbuster.model import Reservation, Sale
+from doorbuster.model import Reservation, Sale, Sku
 from doorbuster.outcomes import Persisted
 
 __all__ = [
@@ -67,7 +67,7 @@ class Creating(Protocol):
     """An open transaction that moves intents RESERVED -> CREATED (protocol.md 4.5).
 
     ``won`` are the reservations it moved, in the order given; write just their orders through
-    ``insert_orders`` or ``execute``. ``answers`` aligns with the reservations given.
+    ``execute``. ``answers`` aligns with the reservations given.
     """
 
     @property
@@ -87,6 +87,15 @@ class Creating(Protocol):
 
 class LedgerView(Protocol):
     """The ledger as a plugin sees it: reads, and for persist the creating transaction."""
+
+    def skus(self, sale: str) -> Mapping[str, Sku]:
+        """The skus of a sale's current run, with their totals and prices.
+
+        Raises:
+            UnknownSaleError: the sale is not in the ledger.
+            UnavailableError: the ledger cannot be read now.
+        """
+        ...
 
     def left(self, sale: Sale) -> Mapping[str, int]:
         """Units not yet consumed, by sku."""

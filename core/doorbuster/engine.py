@@ -18,25 +18,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
 import structlog
 
 from doorbuster.admission import Admission
 from doorbuster.alarms import Alarms
 from doorbuster.clock import Clock, SystemClock
+from doorbuster.custody import Custody
 from doorbuster.door import Door
 from doorbuster.errors import BackendError, WiringError
 from doorbuster.fulfilment import fulfil_batches
 from doorbuster.identity import is_id
 from doorbuster.ledger import Ledger, SaleRow
-from doorbuster.model import Attempt, IntentState, Line, Reservation
+from doorbuster.model import Attempt, IntentState, Line, SaleState
 from doorbuster.modes.control import follow_config
 from doorbuster.outcomes import Code, Outcome
-from doorbuster.pipeline import Pipeline, Unsettled, busy
+from doorbuster.pipeline import Pipeline, busy
 from doorbuster.runtime import SaleRuntime
 from doorbuster.sales import Sales
 from doorbuster.settings import Settings, SettingsStore
-from doorbuster.settlement import Settlements, receipt_of, settle_by_receipt
 from doorbuster.tiers import Tier
 from doorbuster.windows import Counters, Windows
 from doorbuster.wiring import Wiring
@@ -59,10 +58,12 @@ class Engine:
         clock: Clock | None = None,
         roles: Sequence[str] = tuple(ROLES),
         migrate: bool = True,
+        follow: bool = True,
     ) -> None:
         """Open everything for ``settings``; ``roles`` run in threads of this process.
 
-        ``migrate`` brings an older schema forward, else it is refused.
+        ``migrate`` brings an older schema forward, else it is refused. ``follow`` takes what
+        changed in config (a mode word, a router's places) to the ledger; who only looks does not.
 
         Raises:
             ConfigError: the settings cannot be wired, or the ledger's schema is older.
@@ -91,6 +92,8 @@ class Engine:
             else:
                 self.ledger.require_current()
             self._assemble(roles)
+            if follow:
+                self._follow_config()
         except BaseException:
             self.ledger.close()
             raise
@@ -100,7 +103,13 @@ class Engine:
         self.alarms.add(self.ledger.write_alarm)
         self._key = self.ledger.server_key(settings.keys.current)
         self._accepts = threading.BoundedSemaphore(settings.ledger.accepts_max)
-        self.settlements = Settlements(self.ledger, self.alarms, self._settled)
+        self.custody = Custody(
+            self.ledger,
+            self._key,
+            clock=self.clock,
+            alarm=self.alarms,
+            runtime_of=lambda sale: self.world.runtimes.get(sale),
+        )
         self._stores: MutableMapping[str, MutableMapping[str, Any]] = {}
         self.wiring = Wiring(
             settings,
@@ -110,7 +119,7 @@ class Engine:
             metrics=self.metrics,
             stores=self._stores,
             fulfil=self._fulfil,
-            unsettled=self._unsettled,
+            unsettled=self.custody.take,
             owner=self.owner,
         )
         self.world = World(
@@ -125,15 +134,13 @@ class Engine:
         self._check_journal()
         self.alarms.add(lambda alarm: self.world.tell("alarm", alarm.sale, alarm))
         self.sales = Sales(self.world)
-        self._follow_config()
-        self.sales.grant_new_places()
         self._pool = ThreadPoolExecutor(settings.door.threads, thread_name_prefix="door")
         self._doors: dict[tuple[int, str], tuple[asyncio.AbstractEventLoop, Door]] = {}
         tools = Tools(
             world=self.world,
             ledger=self.ledger,
             settings=settings.workers,
-            settlements=self.settlements,
+            settlements=self.custody.settlements,
             clock=self.clock,
             alarm=self.alarms,
             owner=self.owner,
@@ -156,12 +163,13 @@ class Engine:
     def _follow_config(self) -> None:
         """Take changed mode words of config to the ledger; a refused one is an alarm."""
         for row in self.ledger.sales():
-            if row.sale in self.settings.sales:
+            if row.sale in self.settings.sales and row.state is not SaleState.ENDED:
                 try:
                     follow_config(self.ledger, self.settings, row)
                 except WiringError as error:
                     self.alarms("mode-refused", "warning", row.sale, error=str(error))
         self.world.refresh()
+        self.sales.grant_new_places()
 
     # ------------------------------------------------------------------ opening and closing
     @classmethod
@@ -367,34 +375,20 @@ class Engine:
             if stored is not None:
                 answers[n] = stored
             elif receipt is not None:
-                answers[n] = self._by_receipt(runtime, row, buyer, request_id, receipt)
+                answers[n] = self.custody.by_receipt(
+                    runtime, buyer, request_id, receipt, holds=self._holds(row)
+                )
             else:
                 answers[n] = runtime.known.pending(buyer, request_id)
         return answers
 
-    def _by_receipt(
-        self, runtime: SaleRuntime, row: SaleRow, buyer: str, request_id: str, text: str
-    ) -> Outcome:
-        receipt = self._key.verify(text)
-        sale = runtime.view.sale
-        if receipt is None or (receipt.sale, receipt.run, receipt.buyer, receipt.request_id) != (
-            sale.id,
-            sale.run,
-            buyer,
-            request_id,
-        ):
-            return Outcome(Code.INVALID, detail={"reason": "bad-receipt"})
-        # What cannot be asked is taken for a holder: an undo too many is none, one too few leaks.
-        bound = self.world.deductor(sale.id, row.deduct)
-        holds = bound is None or bound.tier is not Tier.ROUTER
-        try:
-            answer = settle_by_receipt(self.ledger, self._key, sale, receipt, holds=holds)
-        except BackendError as error:
-            self._log.warning("settlement unavailable", sale=sale.id, error=str(error))
-            answer = Outcome(Code.PENDING, retry_after_ms=1000)
-        if answer.code is Code.PENDING:
-            return msgspec.structs.replace(answer, receipt=text)
-        return answer
+    def _holds(self, row: SaleRow) -> bool:
+        """Whether a sale's deduct plugin holds units.
+
+        What cannot be asked is taken for a holder: an undo too many is none, one too few leaks.
+        """
+        bound = self.world.deductor(row.sale, row.deduct)
+        return bound is None or bound.tier is not Tier.ROUTER
 
     def release(
         self,
@@ -438,34 +432,10 @@ class Engine:
         try:
             return runtime.decide(attempts)
         except BaseException as error:  # noqa: BLE001 - a caller gets an answer, no traceback
-            return self._undecided(runtime, attempts, error)
+            holds = self.world.pipeline(runtime).holds
+            return self.custody.undecided(runtime, attempts, error, holds=holds)
         finally:
             self._accepts.release()
-
-    def _undecided(
-        self, runtime: SaleRuntime, attempts: Sequence[Attempt], error: BaseException
-    ) -> list[Outcome]:
-        """A defect of ours, at a step nobody knows: every attempt is settled by identity."""
-        self._log.error("batch failed", sale=runtime.id, error=repr(error))
-        self.alarms("decide-failed", "critical", runtime.id, error=type(error).__name__)
-        view = runtime.view
-        if view.row is None:
-            return [busy("not-decided")] * len(attempts)
-        holds = self.world.pipeline(runtime).holds
-        pending, epoch = Outcome(Code.PENDING, retry_after_ms=1000), view.row.epoch
-        return self._unsettled(
-            [
-                Unsettled(
-                    view.sale,
-                    epoch,
-                    view.row.kind,
-                    Reservation(attempt, "", attempt.order_no, epoch),
-                    holds,
-                    pending,
-                )
-                for attempt in attempts
-            ]
-        )
 
     def _fulfil(self, pipeline: Pipeline, batch: int) -> None:
         """Persist a committed batch in the request (INLINE); a fault leaves it claimable."""
@@ -475,30 +445,6 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - the accept stands, workers go on
             self._log.warning("inline persist failed", sale=pipeline.sale.id, error=str(error))
             self.alarms("inline-persist-failed", "warning", pipeline.sale.id)
-
-    def _unsettled(self, items: Sequence[Unsettled]) -> list[Outcome]:
-        """Take custody of attempts that must be settled; answer what their callers are told."""
-        answers: list[Outcome] = []
-        for item in items:
-            answer = item.answer
-            if answer.code is Code.PENDING:
-                attempt = item.reservation.attempt
-                now_s = self.clock.monotonic_s()
-                left_s = 0.0 if attempt.deadline_s is None else max(0.0, attempt.deadline_s - now_s)
-                deadline_ms = self.ledger.now_ms() + int(left_s * 1000)
-                answer = msgspec.structs.replace(
-                    answer, receipt=receipt_of(self._key, item, deadline_ms)
-                )
-                self.world.runtimes[item.sale.id].known.put(attempt, answer)
-            answers.append(answer)
-        self.settlements.add(items)
-        return answers
-
-    def _settled(self, item: Unsettled, outcome: Outcome) -> None:
-        """Hear a settlement's final answer."""
-        runtime = self.world.runtimes.get(item.sale.id)
-        if runtime is not None:
-            runtime.known.put(item.reservation.attempt, outcome)
 
 
 def _unknown_sale(sale: Any) -> Outcome:

@@ -171,7 +171,9 @@ def test_a_receipt_when_the_ledger_cannot_be_asked_stays_pending(make_stand, mon
     """BUSY for the query, PENDING for the settlement: neither is an exception."""
     stand = make_stand()
     admitted = stand.runtime.admit(stand.attempt("ann"), None)
-    (outcome,) = stand.engine._undecided(stand.runtime, [admitted], RuntimeError("x"))
+    (outcome,) = stand.engine.custody.undecided(
+        stand.runtime, [admitted], RuntimeError("x"), holds=False
+    )
     clock.advance(5)
 
     def down(*_args, **_kwargs):

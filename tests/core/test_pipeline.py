@@ -183,7 +183,7 @@ def test_a_deduct_that_surely_did_nothing_is_busy_and_holds_nothing(make_stand, 
     stand = make_stand(pipeline={"deduct": "down"})
     outcome = stand.buy("ann")
     assert (outcome.code, outcome.detail) == (Code.BUSY, {"reason": "deduct-unavailable"})
-    assert len(stand.engine.settlements) == 0
+    assert len(stand.engine.custody.settlements) == 0
     broken[0] = False
     assert stand.buy("ann").code is Code.ACCEPTED
     assert stand.drain() == 0
@@ -240,7 +240,7 @@ def test_a_routers_fault_is_busy_because_it_holds_nothing(make_stand, plugins):
         outcome = stand.buy("ann")
         assert (outcome.code, outcome.detail) == (Code.BUSY, {"reason": "deduct-fault"}), fault
     assert stand.rows("intents") == []
-    assert len(stand.engine.settlements) == 0
+    assert len(stand.engine.custody.settlements) == 0
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_4_1_accept_that_did_nothing_is_busy_and_holds_go_back(
     outcome = stand.buy("ann")
     assert (outcome.code, outcome.detail) == (Code.BUSY, {"reason": "ledger-unavailable"})
     holds = deduct == "memory"
-    assert len(stand.engine.settlements) == (1 if holds else 0)
+    assert len(stand.engine.custody.settlements) == (1 if holds else 0)
     assert stand.drain() == 0
     assert stand.states() == ({("ann", "r1"): "ABORTED"} if holds else {})
     assert stand.buy("zoe").code is Code.ACCEPTED, "the unit is sellable again"

@@ -605,7 +605,7 @@ def test_state_survives_a_rebuild(make_stand, plugins):
         metrics=engine.metrics,
         stores=engine._stores,
         fulfil=engine._fulfil,
-        unsettled=engine._unsettled,
+        unsettled=engine.custody.take,
         owner="test",
     )
     fresh.compile_sale(stand.runtime.view.sale)

@@ -642,8 +642,8 @@ def test_4_6_the_queue_is_bounded_and_loud(make_stand, monkeypatch):
     """Beyond the bound receipts and the sweeper settle; an alarm says so."""
     stand = make_stand()
     monkeypatch.setattr(settlement, "_QUEUE_MAX", 2)
-    stand.engine.settlements.add([unsettled(stand, f"b{n}") for n in range(5)])
-    assert len(stand.engine.settlements) == 2
+    stand.engine.custody.settlements.add([unsettled(stand, f"b{n}") for n in range(5)])
+    assert len(stand.engine.custody.settlements) == 2
     assert [(a.name, a.detail["left"]) for a in stand.alarms] == [("settlement-overflow", 3)]
     assert stand.role("resolve").waiting() == 2
     assert stand.drain() == 0
@@ -653,8 +653,8 @@ def test_4_3_after_the_fence_nothing_is_written_and_nothing_is_final(make_stand)
     """A tombstone of an epoch that is over never commits; the answer is BUSY."""
     stand = make_stand()
     heard = []
-    stand.engine.settlements._on_settled = lambda item, outcome: heard.append(outcome)
-    stand.engine.settlements.add([unsettled(stand, "ann", epoch=7)])
+    stand.engine.custody.settlements._on_settled = lambda item, outcome: heard.append(outcome)
+    stand.engine.custody.settlements.add([unsettled(stand, "ann", epoch=7)])
     assert stand.drain() == 0
     assert [(o.code, o.final, o.detail) for o in heard] == [
         (Code.BUSY, False, {"reason": "stale-epoch"})
@@ -666,7 +666,9 @@ def test_an_item_of_an_earlier_run_is_no_poison(make_stand):
     """Its run is over: BUSY, and the queue goes on."""
     stand = make_stand()
     sale = msgspec.structs.replace(stand.runtime.view.sale, run=9)
-    stand.engine.settlements.add([unsettled(stand, "ann", sale=sale), unsettled(stand, "bob")])
+    stand.engine.custody.settlements.add(
+        [unsettled(stand, "ann", sale=sale), unsettled(stand, "bob")]
+    )
     assert stand.drain() == 0
     assert stand.states() == {("bob", "r1"): "ABORTED"}
 
@@ -681,13 +683,15 @@ def test_no_fault_loses_what_is_queued(make_stand, monkeypatch):
             raise RuntimeError("bug")
         return real(*args, holds=holds, **kw)
 
-    stand.engine.settlements.add([unsettled(stand, "ann", holds=True), unsettled(stand, "bob")])
+    stand.engine.custody.settlements.add(
+        [unsettled(stand, "ann", holds=True), unsettled(stand, "bob")]
+    )
     with monkeypatch.context() as patch:
         patch.setattr(stand.ledger, "tombstone", fail_holds)
-        assert stand.engine.settlements.run_once() is True
-        assert len(stand.engine.settlements) == 1
+        assert stand.engine.custody.settlements.run_once() is True
+        assert len(stand.engine.custody.settlements) == 1
         with pytest.raises(RuntimeError):
-            stand.engine.settlements.run_once()
+            stand.engine.custody.settlements.run_once()
     assert stand.drain() == 0
     assert set(stand.states().values()) == {"ABORTED"}
 

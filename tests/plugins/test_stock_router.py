@@ -7,8 +7,9 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from doorbuster.plugin import Persisted, PluginOptions, Reservation, stable_hash
+from doorbuster.plugin import Line, Persisted, PluginOptions, Reservation, Sku, stable_hash
 from doorbuster_db_stock import AtomicStock, Orders, SegmentedStock
+from doorbuster_db_stock.orders import price_of
 
 
 def segmented(make_context, **options):
@@ -89,6 +90,14 @@ class OneTable:
         with self.engine.begin() as connection:
             yield Creating(connection, [r for r in reservations if r in self.won], reservations)
 
+    def skus(self, sale):
+        return {
+            "gold": Sku("gold", 10, None, 500, "EUR"),
+            "silver": Sku("silver", 10, None, 199, "EUR"),
+            "free": Sku("free", 10),
+            "yen": Sku("yen", 10, None, 7, "JPY"),
+        }
+
     def voiding(self, reservation, statements):
         with self.engine.begin() as connection:
             return statements(connection)
@@ -144,8 +153,8 @@ def test_4_5_only_what_the_transaction_won_is_inserted(make_orders, two, clock):
             "buyer": "bob",
             "request_id": "r1",
             "lines": "gold=2,silver=1",
-            "amount_minor": None,
-            "currency": None,
+            "amount_minor": 1199,
+            "currency": "EUR",
             "state": "CREATED",
             "created_at_ms": clock.wall_ms(),
         }
@@ -181,3 +190,20 @@ def test_4_5_a_tombstone_keeps_a_late_order_out(make_orders, two):
     with pytest.raises(sa.exc.IntegrityError):
         orders.persist(two[:1])
     assert [row["state"] for row in ledger.rows()] == ["VOID"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "price"),
+    [
+        ([Line("gold", 3)], (1500, "EUR")),
+        ([Line("gold", 1), Line("silver", 2)], (898, "EUR")),
+        ([Line("gold", 1), Line("gold", 1, "team")], (1000, "EUR")),
+        ([Line("free", 1)], (None, None)),
+        ([Line("gold", 1), Line("free", 1)], (None, None)),
+        ([Line("gold", 1), Line("yen", 1)], (None, None)),
+        ([Line("unknown", 1)], (None, None)),
+    ],
+)
+def test_an_order_costs_what_its_lines_cost(lines, price):
+    """In one currency; nothing is made up where a price is missing or currencies differ."""
+    assert price_of(lines, OneTable(()).skus("drop")) == price

@@ -129,7 +129,7 @@ def restock(
 
 def status(sale: SaleId, config: Config = None, url: Url = None, as_json: Json = False) -> None:
     """Show a sale: its state, its mode, its units, what was accepted."""
-    _do(lambda engine, who: None, sale, None, config, url, as_json)
+    _do(lambda engine, who: None, sale, None, config, url, as_json, follow=False)
 
 
 def list_sales(config: Config = None, url: Url = None, as_json: Json = False) -> None:
@@ -137,7 +137,7 @@ def list_sales(config: Config = None, url: Url = None, as_json: Json = False) ->
     from doorbuster.cli.session import find_source, open_engine
 
     output = Output(as_json=as_json)
-    with open_engine(find_source(config, url, output)) as engine:
+    with open_engine(find_source(config, url, output), follow=False) as engine:
         rows = {row.sale: row for row in engine.ledger.sales()}
         found: list[dict[str, Any]] = []
         for sale_id in sorted({*rows, *engine.settings.sales}):
@@ -175,12 +175,14 @@ def _do(
     config: Path | None,
     url: str | None,
     as_json: bool,
+    *,
+    follow: bool = True,
 ) -> None:
     """Run one step on a sale, then show the sale."""
     from doorbuster.cli.session import find_source, open_engine
 
     output = Output(as_json=as_json)
-    with open_engine(find_source(config, url, output)) as engine:
+    with open_engine(find_source(config, url, output), follow=follow) as engine:
         step(engine, actor_name(actor))
         shown = engine.sales.status(sale)
     output.result(shown, lambda console: _show(console, shown))

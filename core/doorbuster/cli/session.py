@@ -131,8 +131,12 @@ def open_ledger(settings: Settings) -> Iterator[Ledger]:
 
 
 @contextmanager
-def open_engine(source: Source, *, roles: Sequence[str] = ()) -> Iterator[Engine]:
+def open_engine(
+    source: Source, *, roles: Sequence[str] = (), follow: bool = True
+) -> Iterator[Engine]:
     """Open an engine that is closed at the end; nothing in it runs until it is started.
+
+    A command that only looks does not ``follow`` what changed in the config.
 
     Raises:
         ConfigError: the settings cannot be wired.
@@ -141,7 +145,7 @@ def open_engine(source: Source, *, roles: Sequence[str] = ()) -> Iterator[Engine
     from doorbuster.engine import Engine
 
     log.hold_back(tries=True)
-    engine = Engine(source.settings, roles=roles)
+    engine = Engine(source.settings, roles=roles, follow=follow)
     log.hold_back(tries=False)
     try:
         yield engine

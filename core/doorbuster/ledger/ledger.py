@@ -23,9 +23,7 @@ from doorbuster.ledger.books.orders import OrdersBook
 from doorbuster.ledger.books.returns import ReturnsBook
 from doorbuster.ledger.books.units import UnitsBook
 from doorbuster.ledger.control import SaleRow
-from doorbuster.model import (
-    Sale,
-)
+from doorbuster.model import Sale, Sku
 
 __all__ = ["Ledger", "LedgerReads"]
 
@@ -79,6 +77,10 @@ class LedgerReads:
         self._ledger = ledger
         self.creating = ledger.creating
         self.voiding = ledger.voiding
+
+    def skus(self, sale: str) -> dict[str, Sku]:
+        """The skus of a sale's current run, with their totals and prices."""
+        return self._ledger.skus(self._ledger.require_sale(sale))
 
     def left(self, sale: Sale) -> dict[str, int]:
         """Units not yet consumed, by sku."""

@@ -14,14 +14,16 @@ import sqlalchemy as sa
 
 from doorbuster.plugin import (
     Context,
+    Line,
     Persisted,
     PluginOptions,
     Reservation,
+    Sku,
     canonical_lines,
     hookimpl,
 )
 
-__all__ = ["CANCELLED", "CREATED", "VOID", "Orders"]
+__all__ = ["CANCELLED", "CREATED", "VOID", "Orders", "price_of"]
 
 CREATED: Final = "CREATED"
 """State of an order that counts."""
@@ -72,9 +74,10 @@ class Orders:
         """
         if not reservations:
             return ()
+        skus = self._skus(reservations)  # read before the transaction opens
         with self._context.ledger.creating(reservations) as creating:
             now_ms = self._context.clock.wall_ms()
-            rows = [self._row(item, CREATED, now_ms) for item in creating.won]
+            rows = [self._row(item, CREATED, now_ms, skus) for item in creating.won]
             creating.execute(_ORDERS.insert(), rows)
         return creating.answers
 
@@ -90,26 +93,26 @@ class Orders:
             UnavailableError: the database could not be reached; nothing was applied.
             UnknownOutcomeError: the commit's outcome is not known; calling again is safe.
         """
+        row = self._row(reservation, VOID, self._context.clock.wall_ms(), self._skus([reservation]))
 
         def statements(connection: sa.Connection) -> Persisted:
-            return self._void(connection, reservation)
+            return _void(connection, row)
 
         return self._context.ledger.voiding(reservation, statements)
 
-    def _void(self, connection: sa.Connection, reservation: Reservation) -> Persisted:
-        this = _ORDERS.c.order_no == reservation.order_no
-        state = connection.execute(sa.select(_ORDERS.c.state).where(this)).scalar_one_or_none()
-        if state is None:
-            row = self._row(reservation, VOID, self._context.clock.wall_ms())
-            connection.execute(_ORDERS.insert(), [row])
-            return Persisted.REFUSED
-        if state == VOID:
-            return Persisted.REFUSED
-        connection.execute(_ORDERS.update().where(this).values(state=CANCELLED))
-        return Persisted.EXISTS
+    def _skus(self, reservations: Sequence[Reservation]) -> Mapping[str, Mapping[str, Sku]]:
+        sales = {item.attempt.sale for item in reservations}
+        return {sale: self._context.ledger.skus(sale) for sale in sales}
 
-    def _row(self, reservation: Reservation, state: str, now_ms: int) -> Mapping[str, Any]:
+    def _row(
+        self,
+        reservation: Reservation,
+        state: str,
+        now_ms: int,
+        skus: Mapping[str, Mapping[str, Sku]],
+    ) -> Mapping[str, Any]:
         attempt = reservation.attempt
+        amount_minor, currency = price_of(attempt.lines, skus[attempt.sale])
         return {
             "order_no": reservation.order_no,
             "environment": self._context.environment,
@@ -117,10 +120,35 @@ class Orders:
             "buyer": attempt.buyer,
             "request_id": attempt.request_id,
             "lines": canonical_lines(attempt.lines),
-            # A reservation carries no prices and the context only the sale's id: the columns
-            # stay empty until a persist plugin is given the sale.
-            "amount_minor": None,
-            "currency": None,
+            "amount_minor": amount_minor,
+            "currency": currency,
             "state": state,
             "created_at_ms": now_ms,
         }
+
+
+def price_of(lines: Sequence[Line], skus: Mapping[str, Sku]) -> tuple[int | None, str | None]:
+    """Sum up what lines cost, in minor units of one currency.
+
+    ``(None, None)`` when a line has no price, or the lines have several currencies.
+    """
+    found = [skus.get(line.sku) for line in lines]
+    currencies = {sku.currency if sku is not None else None for sku in found}
+    total = 0
+    for line, sku in zip(lines, found, strict=True):
+        if sku is None or sku.price_minor is None or len(currencies) > 1:
+            return None, None
+        total += line.quantity * sku.price_minor
+    return total, currencies.pop()
+
+
+def _void(connection: sa.Connection, tombstone: Mapping[str, Any]) -> Persisted:
+    this = _ORDERS.c.order_no == tombstone["order_no"]
+    state = connection.execute(sa.select(_ORDERS.c.state).where(this)).scalar_one_or_none()
+    if state is None:
+        connection.execute(_ORDERS.insert(), [tombstone])
+        return Persisted.REFUSED
+    if state == VOID:
+        return Persisted.REFUSED
+    connection.execute(_ORDERS.update().where(this).values(state=CANCELLED))
+    return Persisted.EXISTS
