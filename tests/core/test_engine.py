@@ -184,7 +184,7 @@ def test_a_receipt_when_the_ledger_cannot_be_asked_stays_pending(make_stand, mon
         answer = stand.result("ann", receipt=outcome.receipt)
         assert (answer.code, answer.receipt) == (Code.PENDING, outcome.receipt)
         with pytest.raises(UnavailableError):
-            stand.engine.settlements.run_once()
+            stand.engine.custody.settlements.run_once()
         assert len(stand.engine.settlements) == 1, "what a fault meets stays queued"
         patch.setattr(stand.ledger, "results", down)
         assert stand.result("ann").detail == {"reason": "ledger-unavailable"}
