@@ -15,6 +15,8 @@ from doorbuster.outcomes import Code, Outcome
 
 __all__ = ["Admission", "Coalesced", "coalesce"]
 
+_MOMENT_MAX_S = 1e15
+
 
 class Admission:
     """Turns callers' attempts into canonical ones for one sale. Stateless but for a cache."""
@@ -31,7 +33,7 @@ class Admission:
         """Answer the canonical attempt, or its INVALID outcome. Never raises."""
         if not isinstance(attempt, Attempt):
             return Outcome(Code.INVALID, detail={"reason": "bad-attempt", "expected": "Attempt"})
-        if attempt.deadline_s is not None and not isinstance(attempt.deadline_s, (int, float)):
+        if attempt.deadline_s is not None and not _is_moment(attempt.deadline_s):
             return Outcome(Code.INVALID, detail={"reason": "bad-deadline", "expected": "seconds"})
         lines = check(attempt, self._lines_max)
         if not isinstance(lines, tuple):
@@ -49,6 +51,7 @@ class Admission:
             deadline_s=attempt.deadline_s if attempt.deadline_s is not None else deadline_s,
             order_no=self._key.order_no(sale.id, sale.run, attempt.buyer, attempt.request_id),
             fingerprint=self._text(lines),
+            run=sale.run,
         )
 
     def _text(self, lines: tuple[Line, ...]) -> str:
@@ -58,6 +61,11 @@ class Admission:
             if len(self._texts) < self._CACHE_MAX:
                 self._texts[lines] = text
         return text
+
+
+def _is_moment(value: object) -> bool:
+    """A number of seconds that a float can hold: no NaN, no infinity, no 10**400."""
+    return isinstance(value, (int, float)) and abs(value) < _MOMENT_MAX_S
 
 
 class Coalesced(msgspec.Struct, frozen=True):

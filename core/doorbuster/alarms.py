@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
-import structlog
 
 from doorbuster.clock import Clock
+from doorbuster.logs import get_logger
 
 __all__ = ["Alarm", "Alarms", "Severity", "Sink"]
 
@@ -50,7 +50,7 @@ class Alarms:
         self._sinks: list[Sink] = []
         self._lock = threading.Lock()
         self._last: dict[tuple[str, str | None], tuple[float, int]] = {}
-        self._log = structlog.get_logger("doorbuster.alarms").bind()
+        self._log = get_logger("doorbuster.alarms")
 
     def add(self, sink: Sink) -> None:
         """Let ``sink`` hear every alarm from now on."""

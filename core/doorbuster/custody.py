@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
-import structlog
 
 from doorbuster.clock import Clock
 from doorbuster.context import AlarmCall
 from doorbuster.errors import BackendError
 from doorbuster.identity import ServerKey
 from doorbuster.ledger import Ledger
+from doorbuster.logs import get_logger
 from doorbuster.model import Attempt, Reservation
 from doorbuster.outcomes import Code, Outcome
 from doorbuster.pipeline import Unsettled, busy
@@ -25,6 +25,7 @@ from doorbuster.settlement import Settlements, receipt_of, settle_by_receipt
 __all__ = ["Custody"]
 
 _RETRY_MS = 1000
+_LEFT_MAX_S = 3600.0  # no call is on its way for longer, whatever deadline a caller names
 
 
 class Custody:
@@ -45,7 +46,7 @@ class Custody:
         self._clock = clock
         self._alarm = alarm
         self._runtime_of = runtime_of
-        self._log = structlog.get_logger("doorbuster.custody").bind()
+        self._log = get_logger("doorbuster.custody")
         self.settlements = Settlements(ledger, alarm, self._settled)
 
     def take(self, items: Sequence[Unsettled]) -> list[Outcome]:
@@ -63,7 +64,7 @@ class Custody:
         attempt = item.reservation.attempt
         left_s = 0.0
         if attempt.deadline_s is not None:
-            left_s = max(0.0, attempt.deadline_s - self._clock.monotonic_s())
+            left_s = min(max(0.0, attempt.deadline_s - self._clock.monotonic_s()), _LEFT_MAX_S)
         deadline_ms = self._ledger.now_ms() + int(left_s * 1000)
         receipt = receipt_of(self._key, item, deadline_ms)
         answer = msgspec.structs.replace(item.answer, receipt=receipt)
@@ -130,4 +131,5 @@ class Custody:
             answer = Outcome(Code.PENDING, retry_after_ms=_RETRY_MS)
         if answer.code is Code.PENDING:
             return msgspec.structs.replace(answer, receipt=text)
+        runtime.known.drop(buyer, request_id)  # the ledger has the truth now
         return answer

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-
-import structlog
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from doorbuster.errors import ContractError
+from doorbuster.logs import get_logger
 from doorbuster.model import Attempt
 from doorbuster.outcomes import Code, Outcome
 from doorbuster.pipeline import busy
@@ -46,7 +45,7 @@ class Door:
         self._running = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
-        self._log = structlog.get_logger("doorbuster.door").bind()
+        self._log = get_logger("doorbuster.door")
 
     async def submit(self, attempt: Attempt) -> Outcome:
         """Wait for the outcome of an admitted attempt. Cancelling only stops the waiting."""
@@ -88,7 +87,7 @@ class Door:
         except RuntimeError:  # the pool is closed: nothing was started
             self._loop.call_soon(self._answer, batch, [busy("draining")] * size)
             return
-        task.add_done_callback(lambda done: self._hand_back(batch, done.result()))
+        task.add_done_callback(lambda done: self._hand_back(batch, _outcomes_of(done, size)))
 
     def _hand_back(self, batch: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
         try:
@@ -124,3 +123,10 @@ class Door:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _outcomes_of(done: Future[Sequence[Outcome]], size: int) -> Sequence[Outcome]:
+    """A batch's outcomes; whatever became of its task, every caller gets an answer."""
+    if done.cancelled() or done.exception() is not None:
+        return [Outcome(Code.PENDING, retry_after_ms=1000)] * size
+    return done.result()

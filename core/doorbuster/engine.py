@@ -18,8 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import structlog
-
 from doorbuster.admission import Admission
 from doorbuster.alarms import Alarms
 from doorbuster.clock import Clock, SystemClock
@@ -29,6 +27,7 @@ from doorbuster.errors import BackendError, WiringError
 from doorbuster.fulfilment import fulfil_batches
 from doorbuster.identity import is_id
 from doorbuster.ledger import Ledger, SaleRow
+from doorbuster.logs import get_logger
 from doorbuster.model import Attempt, IntentState, Line, SaleState
 from doorbuster.modes.control import follow_config
 from doorbuster.outcomes import Code, Outcome
@@ -45,6 +44,7 @@ from doorbuster.world import World
 
 __all__ = ["Engine"]
 
+_CLOSED = busy("engine-closed")
 _POLL_S = 0.2  # how soon another node's pause or mode word is seen (design: mode)
 
 
@@ -82,7 +82,7 @@ class Engine:
             wait_ms=settings.ledger.wait_ms,
             settle_max_s=settings.workers.settle_max_s,
         )
-        self._log = structlog.get_logger("doorbuster.engine").bind()
+        self._log = get_logger("doorbuster.engine")
         self._lock = threading.Lock()
         self._closed = False
         self._stop = threading.Event()
@@ -95,6 +95,8 @@ class Engine:
             if follow:
                 self._follow_config()
         except BaseException:
+            if hasattr(self, "wiring"):
+                self.wiring.close()
             self.ledger.close()
             raise
 
@@ -191,8 +193,14 @@ class Engine:
         return cls(settings, roles=roles, clock=clock)
 
     def start(self) -> Self:
-        """Start workers and the control poll; called by the context managers."""
-        if not self._poller.is_alive() and not self._closed:
+        """Start workers and the control poll; called by the context managers.
+
+        Raises:
+            RuntimeError: the engine was closed; open another one.
+        """
+        if self._closed:
+            raise RuntimeError("this engine is closed; open another one")
+        if not self._poller.is_alive():
             self._poller.start()
             self.runner.start()
         return self
@@ -285,6 +293,8 @@ class Engine:
         runtime = self._runtime(sale)
         if runtime is None:
             return _unknown_sale(sale)
+        if self._closed:
+            return _CLOSED
         asked = Attempt(
             lines=lines if lines is not None else [Line(sku, quantity)],  # type: ignore[arg-type]
             buyer=buyer,
@@ -294,6 +304,7 @@ class Engine:
         )
         admitted = runtime.admit(asked, self._deadline_s(timeout_ms))
         if isinstance(admitted, Outcome):
+            await asyncio.sleep(0)  # a caller in a tight loop must not starve the others
             return admitted
         return await self._door(runtime).submit(admitted)
 
@@ -333,6 +344,8 @@ class Engine:
         asked = list(attempts)
         if runtime is None:
             return [_unknown_sale(sale)] * len(asked)
+        if self._closed:
+            return [_CLOSED] * len(asked)
         deadline_s = self._deadline_s(0)
         admitted = [runtime.admit(attempt, deadline_s) for attempt in asked]
         todo = [n for n, found in enumerate(admitted) if isinstance(found, Attempt)]
@@ -379,7 +392,7 @@ class Engine:
                     runtime, buyer, request_id, receipt, holds=self._holds(row)
                 )
             else:
-                answers[n] = runtime.known.pending(buyer, request_id)
+                answers[n] = runtime.known.pending(buyer, request_id, row.run)
         return answers
 
     def _holds(self, row: SaleRow) -> bool:
@@ -412,8 +425,8 @@ class Engine:
         """
         runtime = self._runtime(sale)
         row = self.ledger.require_sale(sale)
-        if runtime is not None:
-            name = self.world.pipeline(runtime).persist_name
+        name = self.ledger.persist_of(row.sid, buyer, request_id)
+        if runtime is not None and name is not None:
             if "void" not in self.wiring.bound(sale, name).hooks:
                 raise WiringError(f"persist plugin {name!r} offers no void: a return needs it")
             runtime.known.drop(buyer, request_id)
@@ -448,4 +461,5 @@ class Engine:
 
 
 def _unknown_sale(sale: Any) -> Outcome:
-    return Outcome(Code.INVALID, detail={"reason": "unknown-sale", "sale": str(sale)[:64]})
+    shown = sale[:64] if isinstance(sale, str) else type(sale).__name__
+    return Outcome(Code.INVALID, detail={"reason": "unknown-sale", "sale": shown})

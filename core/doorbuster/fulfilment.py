@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from doorbuster.context import AlarmCall
-from doorbuster.errors import ContractError
+from doorbuster.errors import ContractError, PermanentError
 from doorbuster.ledger import Ledger
 from doorbuster.model import Reservation, Sale
 from doorbuster.outcomes import Persisted
@@ -37,7 +37,7 @@ def fulfil_batches(
     reservations = ledger.reservations_of(batches, sale)
     if not reservations:
         return 0
-    answers = persist(reservations)
+    answers = _persist(persist, reservations)
     if len(answers) != len(reservations) or not all(isinstance(a, Persisted) for a in answers):
         raise ContractError(
             f"persist answered {len(answers)} items for {len(reservations)} reservations, or "
@@ -52,3 +52,32 @@ def fulfil_batches(
         if letters:  # a refusal that a return asked for is none
             alarm("persist-refused", "critical", sale.id, orders=len(letters))
     return len(reservations)
+
+
+def _persist(persist: PersistCall, reservations: Sequence[Reservation]) -> Sequence[Persisted]:
+    """Call persist; a row that is refused for good must not keep the others waiting (O11).
+
+    Bisects on ``PermanentError``, which surely applied nothing. What fails alone is REFUSED, but
+    only when others went through: else the fault is not the row's, and nothing is written off.
+
+    Raises:
+        PermanentError: no reservation could be written.
+    """
+    try:
+        return persist(reservations)
+    except PermanentError:
+        if len(reservations) == 1:
+            raise
+    half = len(reservations) // 2
+    answers: list[Persisted] = []
+    failed: PermanentError | None = None
+    parts = (reservations[:half], reservations[half:])
+    for part in parts:
+        try:
+            answers.extend(_persist(persist, part))
+        except PermanentError as error:
+            answers.extend([Persisted.REFUSED] * len(part))
+            failed = error
+    if failed is not None and all(answer is Persisted.REFUSED for answer in answers):
+        raise failed
+    return answers

@@ -13,6 +13,8 @@ the core, not a hook. The laws that hold for every stage:
 * A "no" is a value (:class:`~doorbuster.outcomes.Rejection`); an exception is a fault.
   ``UnavailableError`` says surely not applied; anything else raised by a stage that changes
   something says maybe applied.
+* A gate's fault follows the class attribute ``on_fault``: ``"closed"`` (the default) refuses the
+  batch with BUSY, ``"open"`` lets it pass. Config may set it: ``[plugins.NAME] on_fault``.
 * Methods are called from several threads at once, for different batches.
 * The empty batch is never sent, and answered empty if it is.
 
@@ -251,7 +253,7 @@ class Observers:
 
     @hookspec
     def order_changed(self, sale: Sale, order_no: str, old: str, new: str) -> None:
-        """See an intent's change of state."""
+        """See a returned order reach its end state: ``old`` is RETURNING (protocol.md 4.4)."""
 
     @hookspec
     def units_returned(self, sale: Sale, skus: Sequence[str]) -> None:

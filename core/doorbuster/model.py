@@ -145,7 +145,7 @@ class Attempt(msgspec.Struct, frozen=True):
     """One ask to buy, all lines or nothing.
 
     ``deadline_s`` is a reading of the process's monotonic clock after which no work may start.
-    The core fills ``sale``, ``order_no`` and ``fingerprint``; a plugin reads them.
+    The core fills ``sale``, ``run``, ``order_no`` and ``fingerprint``; a plugin reads them.
     """
 
     lines: Sequence[Line]
@@ -157,6 +157,7 @@ class Attempt(msgspec.Struct, frozen=True):
     deadline_s: float | None = None
     order_no: str = ""
     fingerprint: str = ""
+    run: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -14,12 +14,12 @@ from types import NoneType
 from typing import Any, Final, Protocol
 
 import msgspec
-import structlog
 
 from doorbuster.context import AlarmCall
 from doorbuster.errors import ContractError, PermanentError, UnavailableError
 from doorbuster.hookspecs import Deducted, Delivery, Verdicts
 from doorbuster.ledger import Ledger, Left, Short, units
+from doorbuster.logs import get_logger
 from doorbuster.model import Attempt, Batch, Kind, Reservation, Sale
 from doorbuster.outcomes import UNKNOWN, Code, Outcome, Rejection, Unknown
 
@@ -30,7 +30,6 @@ FUNDING_ROUNDS: Final = 2
 protocol.md 5.3 and a final sweep (D10). More would only race with other batches."""
 
 BUSY_RETRY_MS: Final = 200
-_log = structlog.get_logger("doorbuster.pipeline")  # bound when used: after logs are configured
 
 
 def busy(reason: str, retry_after_ms: int = BUSY_RETRY_MS) -> Outcome:
@@ -205,7 +204,9 @@ class Pipeline(msgspec.Struct, frozen=True):
         if self.delivery is Delivery.INLINE:
             lease = (self.owner, self.ledger.now_ms() + int(self.lease_s * 1000))
         try:
-            accepted = self.ledger.accept(batch, items, holds=self.holds, lease=lease)
+            accepted = self.ledger.accept(
+                batch, items, holds=self.holds, lease=lease, persist=self.persist_name
+            )
         except (UnavailableError, PermanentError) as error:
             self._fault("accept", "ledger", error)
             answer = busy("ledger-unavailable")
@@ -273,7 +274,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     # ------------------------------------------------------------------ faults and observers
     def _fault(self, stage: str, plugin: str, error: BaseException) -> None:
         severity = "critical" if isinstance(error, ContractError) else "warning"
-        _log.warning(
+        get_logger("doorbuster.pipeline").warning(
             "stage failed",
             sale=self.sale.id,
             mode=self.mode,

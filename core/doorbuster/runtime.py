@@ -21,6 +21,8 @@ from doorbuster.windows import Windows
 
 __all__ = ["Known", "SaleRuntime", "sale_of"]
 
+_PENDING_S = 1.0
+
 
 def sale_of(configured: Sale, row: SaleRow | None, skus: Mapping[str, Sku] | None) -> Sale:
     """The sale as the ledger has it: run, window, limits and totals in force."""
@@ -37,33 +39,57 @@ def sale_of(configured: Sale, row: SaleRow | None, skus: Mapping[str, Sku] | Non
     )
 
 
-class Known:
-    """Accepted and pending identities of one run, answered before the gates. Bounded."""
+class _Answer(msgspec.Struct, frozen=True):
+    """A known answer of one run; a PENDING one is believed for a moment only."""
 
-    def __init__(self, limit: int) -> None:
+    run: int
+    fingerprint: str
+    outcome: Outcome
+    until_s: float
+
+
+class Known:
+    """Accepted and pending identities, answered before the gates. Bounded.
+
+    An answer belongs to a run: another run's is never given, however late it comes. A PENDING one
+    is given for a moment, to spare the backend callers that ask at once; after that the attempt
+    is judged again by its identity, which finds the truth also where nothing settles it.
+    """
+
+    def __init__(self, limit: int, clock: Clock) -> None:
         """Keep at most ``limit`` answers, the newest."""
         self._limit = limit
+        self._clock = clock
         self._lock = threading.Lock()
-        self._answers: dict[tuple[str, str], tuple[str, Outcome]] = {}
+        self._answers: dict[tuple[str, str], _Answer] = {}
 
     def get(self, attempt: Attempt) -> Outcome | None:
         """The known answer, KEY_REUSED for other content, or ``None``."""
         found = self._answers.get((attempt.buyer, attempt.request_id))
-        if found is None:
+        if found is None or found.run != attempt.run:
             return None
-        return found[1] if found[0] == attempt.fingerprint else Outcome(Code.KEY_REUSED)
+        if found.fingerprint != attempt.fingerprint:
+            return Outcome(Code.KEY_REUSED)
+        is_over = found.outcome.code is Code.PENDING and self._clock.monotonic_s() > found.until_s
+        return None if is_over else found.outcome
 
-    def pending(self, buyer: str, request_id: str) -> Outcome | None:
+    def pending(self, buyer: str, request_id: str, run: int) -> Outcome | None:
         """The answer when it is still PENDING."""
         found = self._answers.get((buyer, request_id))
-        return found[1] if found is not None and found[1].code is Code.PENDING else None
+        is_pending = found is not None and found.outcome.code is Code.PENDING and found.run == run
+        return found.outcome if found is not None and is_pending else None
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Remember ACCEPTED and PENDING; forget anything else."""
+        """Remember ACCEPTED and PENDING; forget anything else. An older run changes nothing."""
         key = (attempt.buyer, attempt.request_id)
+        until_s = self._clock.monotonic_s() + _PENDING_S
         with self._lock:
+            old = self._answers.get(key)
+            if old is not None and old.run > attempt.run:
+                return
             if outcome.code > 0 and self._limit:
-                self._answers[key] = (attempt.fingerprint, outcome)
+                answer = _Answer(attempt.run, attempt.fingerprint, outcome, until_s)
+                self._answers[key] = answer
                 while len(self._answers) > self._limit:
                     del self._answers[next(iter(self._answers))]
             else:
@@ -73,11 +99,6 @@ class Known:
         """Forget one identity: its order changed, the ledger answers now."""
         with self._lock:
             self._answers.pop((buyer, request_id), None)
-
-    def clear(self) -> None:
-        """Forget all: another run."""
-        with self._lock:
-            self._answers.clear()
 
 
 class View(msgspec.Struct, frozen=True):
@@ -103,7 +124,7 @@ class SaleRuntime:
     ) -> None:
         """Serve ``view`` until :meth:`refresh` swaps it."""
         self.view = view
-        self.known = Known(known_max)
+        self.known = Known(known_max, clock)
         self._admission = admission
         self._clock = clock
         self._ledger = ledger
@@ -118,17 +139,11 @@ class SaleRuntime:
         """Take a newer control row: one reference assignment."""
         view = self.view
         sale = sale_of(view.sale, row, skus)
-        if view.row is not None and view.row.run != row.run:
-            self.known.clear()
         pipelines = {
             mode: msgspec.structs.replace(pipeline, sale=sale)
             for mode, pipeline in view.pipelines.items()
         }
         self.view = View(row, sale, pipelines)
-
-    def rewire(self, pipelines: Mapping[str, Pipeline], sale: Sale) -> None:
-        """Take newly compiled modes."""
-        self.view = View(self.view.row, sale, pipelines)
 
     # ------------------------------------------------------------------ attempts
     def admit(self, attempt: Attempt, deadline_s: float | None) -> Attempt | Outcome:
@@ -149,12 +164,14 @@ class SaleRuntime:
             for sharers, answer in zip(round_.sharers, answers, strict=True):
                 for position in sharers:
                     outcomes[position] = answer
-            todo = [(position, attempts[position]) for position in round_.later]
-            # What the round accepted is known now: other content of it is KEY_REUSED.
-            for position, attempt in list(todo):
-                if (found := self.known.get(attempt)) is not None:
+            todo = []
+            for position in round_.later:
+                # What the round accepted is known now: other content of it is KEY_REUSED.
+                found = self.known.get(attempts[position])
+                if found is None:
+                    todo.append((position, attempts[position]))
+                else:
                     outcomes[position] = found
-                    todo.remove((position, attempt))
         decided = [outcome or busy("not-decided") for outcome in outcomes]
         self._windows.record(self.id, decided, (self._clock.monotonic_s() - started) * 1000)
         return decided
@@ -171,8 +188,8 @@ class SaleRuntime:
             # Another node's config chose it, or its grants are lent to another backend.
             return [busy("mode-not-here")] * len(attempts)
         now_s = self._clock.monotonic_s()
-        late = [a.deadline_s is not None and now_s > a.deadline_s for a in attempts]
-        alive = [a for a, is_late in zip(attempts, late, strict=True) if not is_late]
+        late = [_refused_unjudged(a, view.sale.run, now_s) for a in attempts]
+        alive = [a for a, refused in zip(attempts, late, strict=True) if refused is None]
         row = view.row
         answers = iter(
             pipeline.run(Batch(view.sale, alive, pipeline.mode, row.epoch, row.kind))
@@ -180,9 +197,20 @@ class SaleRuntime:
             else ()
         )
         outcomes = []
-        for attempt, is_late in zip(attempts, late, strict=True):
-            outcome = busy("deadline") if is_late else next(answers)
+        for attempt, unjudged in zip(attempts, late, strict=True):
+            outcome = unjudged or next(answers)
             if outcome.code is Code.ACCEPTED:  # PENDING is put by whoever settles it
                 self.known.put(attempt, outcome)
             outcomes.append(outcome)
         return outcomes
+
+
+def _refused_unjudged(attempt: Attempt, run: int, now_s: float) -> Outcome | None:
+    """BUSY for what may not start: too late, or admitted to a run that is over.
+
+    An order number names its run (protocol.md 2.1, 2.2), so an attempt of the last run must not
+    be accepted in this one; asked again it is admitted to this one.
+    """
+    if attempt.deadline_s is not None and now_s > attempt.deadline_s:
+        return busy("deadline")
+    return busy("created-again") if attempt.run != run else None

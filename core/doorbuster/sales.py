@@ -8,7 +8,6 @@ keyed by (sale, epoch), so a crash between them costs nothing.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,13 +15,14 @@ import msgspec
 from doorbuster.context import AlarmCall
 from doorbuster.errors import ConfigError, UnknownSaleError, WiringError
 from doorbuster.funding import advance
+from doorbuster.identity import is_id
 from doorbuster.ledger import Ledger, SaleRow
 from doorbuster.model import Control, Kind, PerBuyer, Sale, SaleState
 from doorbuster.settings import DEFAULT_MODE, StageSettings, modes_of
 from doorbuster.tiers import Bound, Tier
 from doorbuster.world import World, configured_sale
 
-__all__ = ["Sales", "missing_sales", "push_control"]
+__all__ = ["Sales", "push_control"]
 
 
 class Sales:
@@ -35,7 +35,12 @@ class Sales:
 
     # ------------------------------------------------------------------ life
     def start(self, sale_id: str, *, actor: str) -> SaleRow:
-        """Create, warm up and open; idempotent. An ended sale stays ended."""
+        """Create, warm up and open; idempotent.
+
+        Raises:
+            UnknownSaleError: config has no such sale.
+            ConfigError: the sale has ended.
+        """
         self.create(sale_id, actor=actor)
         self.warm_up(sale_id, actor=actor)
         return self.open(sale_id, actor=actor)
@@ -47,7 +52,7 @@ class Sales:
 
         Raises:
             UnknownSaleError: config has no such sale.
-            ConfigError: ``again`` for a sale that has not ended.
+            ConfigError: ``again`` for a sale that has not ended; no ``again`` for one that has.
         """
         settings = self._world.settings
         if sale_id not in settings.sales:
@@ -55,6 +60,8 @@ class Sales:
         sale = configured_sale(settings.sales[sale_id], settings.environment)
         row = self._ledger.sale(sale_id)
         run = 1 if row is None else row.run
+        if row is not None and not again:
+            _require_alive(row)
         if again and row is not None:
             if row.state is not SaleState.ENDED:
                 raise ConfigError(
@@ -92,6 +99,7 @@ class Sales:
         of mode or config costs nothing.
         """
         row = self._ledger.require_sale(sale_id)
+        _require_alive(row)
         if row.state is not SaleState.CREATED:
             return row
         epoch = self._ledger.first_epoch(row)
@@ -150,9 +158,10 @@ class Sales:
         """Let attempts in, as far as the window does. Idempotent.
 
         Raises:
-            ConfigError: the sale was not warmed up.
+            ConfigError: the sale was not warmed up, or has ended.
         """
         row = self._ledger.require_sale(sale_id)
+        _require_alive(row)
         if row.state is SaleState.CREATED:
             raise ConfigError(
                 f"sale {sale_id!r} is created but not warmed up: run 'sale warmup {sale_id}', "
@@ -177,6 +186,7 @@ class Sales:
 
     def _flip(self, sale_id: str, old: SaleState, new: SaleState, actor: str) -> SaleRow:
         row = self._ledger.require_sale(sale_id)
+        _require_alive(row)
         if row.state is not new and (
             self._ledger.set_state(row, allowed=(old,), to=new, actor=actor) is None
         ):
@@ -206,16 +216,26 @@ class Sales:
             raise ConfigError(f"sale {sale_id!r} has no sku {sku!r}; it has {', '.join(skus)}")
         if units == 0:
             raise ConfigError("restock by 0 units changes nothing; give +N or -N")
+        if restock_id is not None and not is_id(restock_id):
+            raise ConfigError(
+                f"restock id {restock_id!r}: expected 1-64 of A-Z a-z 0-9 _ -, "
+                "the same for each try of one restock"
+            )
         self._ledger.restock(
-            row, sku, units, restock_id=restock_id or uuid.uuid4().hex, actor=actor
+            row,
+            sku,
+            units,
+            restock_id=uuid.uuid4().hex if restock_id is None else restock_id,
+            actor=actor,
         )
+        runtime = self._world.runtimes.get(sale_id)
         if units < 0:
-            router = bool(row.epoch) and self._deductor(row)[0].tier is Tier.ROUTER
+            # without the sale's config only unallocated units go now; a worker takes the others
+            known = bool(row.epoch) and runtime is not None
+            router = known and self._deductor(row)[0].tier is Tier.ROUTER
             self._ledger.take_wanted(row, router=router)
-        else:
-            runtime = self._world.runtimes.get(sale_id)
-            if runtime is not None:
-                self._world.tell("units_returned", sale_id, runtime.view.sale, [sku])
+        elif runtime is not None:
+            self._world.tell("units_returned", sale_id, runtime.view.sale, [sku])
         return self._after(sale_id)
 
     # ------------------------------------------------------------------ views
@@ -250,7 +270,7 @@ class Sales:
         """Refresh this process's view, push control to a holder, answer the row."""
         self._world.refresh(sale_id)
         row = self._ledger.require_sale(sale_id)
-        if row.epoch:
+        if row.epoch and sale_id in self._world.runtimes:
             bound, sale = self._deductor(row)
             push_control(bound, sale, row, self._world.alarm)
         return row
@@ -275,6 +295,15 @@ def push_control(bound: Bound, sale: Sale, row: SaleRow, alarm: AlarmCall) -> bo
     return not missed
 
 
+def _require_alive(row: SaleRow) -> None:
+    if row.state is SaleState.ENDED:  # to say yes and change nothing would hide a closed door
+        raise ConfigError(
+            f"sale {row.sale!r} is ended for good; make its next run with: "
+            f"doorbuster sale create {row.sale} --again, then sale start {row.sale}",
+            sale=row.sale,
+        )
+
+
 def _kind(stages: StageSettings) -> Kind:
     return Kind.J if stages.journal == "stream" else Kind.H
 
@@ -282,12 +311,3 @@ def _kind(stages: StageSettings) -> Kind:
 def _done(answer: Any, hook: str, sale_id: str) -> None:
     if not answer:
         raise WiringError(f"the deduct plugin's {hook} of sale {sale_id!r} is not done yet")
-
-
-def missing_sales(world: World) -> Mapping[str, Sale]:
-    """Configured sales that the ledger lacks."""
-    return {
-        sale_id: runtime.view.sale
-        for sale_id, runtime in world.runtimes.items()
-        if runtime.view.row is None
-    }

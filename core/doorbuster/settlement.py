@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import structlog
-
 from doorbuster.context import AlarmCall
 from doorbuster.errors import UnknownSaleError
 from doorbuster.identity import Receipt, ServerKey, parse_lines
 from doorbuster.ledger import Ledger, outcome_of
+from doorbuster.logs import get_logger
 from doorbuster.model import Attempt, Kind, Reservation, Sale
 from doorbuster.outcomes import Code, Outcome
 from doorbuster.pipeline import Unsettled, busy
@@ -43,7 +42,7 @@ class Settlements:
         self._on_settled = on_settled
         self._lock = threading.Lock()
         self._queue: deque[Unsettled] = deque()
-        self._log = structlog.get_logger("doorbuster.settlement").bind()
+        self._log = get_logger("doorbuster.settlement")
 
     def __len__(self) -> int:
         """Count what waits."""

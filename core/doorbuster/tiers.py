@@ -12,15 +12,22 @@ from doorbuster.errors import SettingError, SettingProblem, WiringError, nearest
 from doorbuster.hookspecs import Delivery
 from doorbuster.identity import is_id
 from doorbuster.model import Sale
+from doorbuster.settings import StageSettings
 
 __all__ = [
     "PROMISES",
     "Bound",
+    "Problems",
     "Tier",
-    "check_delivery",
+    "UnfitError",
     "check_fault",
-    "check_places",
-    "check_tier",
+    "delivery_problem",
+    "one_line",
+    "pair_problem",
+    "places_problem",
+    "promise_of",
+    "promise_problem",
+    "tier_problem",
 ]
 
 PROMISES: Final = ("none", "relaxed", "host", "quorum", "database")
@@ -68,6 +75,50 @@ class Bound(msgspec.Struct, frozen=True):
         return list(self.hooks["places"](sale)) if "places" in self.hooks else ["all"]
 
 
+class UnfitError(WiringError):
+    """Several things do not fit together: a line each."""
+
+    def __init__(self, problems: Iterable[SettingProblem], *, sale: str | None = None) -> None:
+        """Collect ``problems``; one without a key stands wherever the plugin is named."""
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems), sale=sale)
+
+
+class Problems:
+    """What is wrong, collected; equal problems are told once, each on one line."""
+
+    def __init__(self) -> None:
+        """Nothing is wrong yet."""
+        self._found: dict[SettingProblem, bool] = {}  # does it concern more than options?
+
+    def __bool__(self) -> bool:
+        """Answer whether anything is wrong."""
+        return bool(self._found)
+
+    def add(self, key: str, text: str | None) -> None:
+        """Note ``text`` for ``key``; ``None`` is no problem."""
+        if text is not None:
+            self._found.setdefault(SettingProblem(key, one_line(text)), True)
+
+    def take(self, error: SettingError | UnfitError, key: str = "") -> None:
+        """Note all problems of ``error``; those without a key stand at ``key``."""
+        wiring = not isinstance(error, SettingError)
+        for problem in error.problems:
+            found = SettingProblem(problem.key or key, one_line(problem[1]))
+            self._found[found] = self._found.get(found, False) or wiring
+
+    def refusal(self, sale: str | None = None) -> SettingError | UnfitError:
+        """All of them as one exception; a ``WiringError`` unless they are about options only."""
+        if any(self._found.values()):
+            return UnfitError(self._found, sale=sale)
+        return SettingError(self._found)
+
+
+def one_line(text: str) -> str:
+    """Others' messages have line breaks, and here a line is a problem."""
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
 def check_fault(value: Any, cls: type[Any], table: str) -> str:
     """Answer the ``on_fault`` word of a plugin.
 
@@ -87,75 +138,81 @@ def check_fault(value: Any, cls: type[Any], table: str) -> str:
     return str(value)
 
 
-def check_tier(deduct: Bound, where: str) -> None:
+def tier_problem(deduct: Bound) -> str | None:
     """A deduct plugin is a router, or offers all that a holder needs (design: tiers)."""
     offered = [hook for hook in (*_HOLDER_NEEDS, *_HOLDER_OPTIONAL) if hook in deduct.hooks]
     if offered and (missing := _missing(_HOLDER_NEEDS, deduct.hooks)):
-        raise WiringError(
-            f"{where}: {deduct.name!r} offers {', '.join(offered)} but lacks "
-            f"{', '.join(missing)}; a holder needs them all, a router none",
-            stage="deduct",
-            plugin=deduct.name,
+        return (
+            f"{deduct.name!r} offers {', '.join(offered)} but lacks "
+            f"{', '.join(missing)}; a holder needs them all, a router none"
         )
     journal = [hook for hook in _JOURNAL_NEEDS if hook in deduct.hooks]
     needed = (*_JOURNAL_NEEDS, *_HOLDER_NEEDS)
     if journal and (missing := _missing(needed, deduct.hooks)):
-        raise WiringError(
-            f"{where}: {deduct.name!r} offers {', '.join(journal)} but lacks "
-            f"{', '.join(missing)}; tier journal needs them all",
-            stage="deduct",
-            plugin=deduct.name,
+        return (
+            f"{deduct.name!r} offers {', '.join(journal)} but lacks "
+            f"{', '.join(missing)}; tier journal needs them all"
         )
+    return None
 
 
-def check_places(deduct: Bound, sale: Sale, where: str) -> None:
+def places_problem(deduct: Bound, sale: Sale) -> str | None:
     """Places are distinct ids, and several of them need ``debit``: else units strand (5.3)."""
     places = deduct.places(sale)
     bad = [place for place in places if not is_id(place)]
     if not places or bad or len(set(places)) != len(places):
-        raise WiringError(
-            f"{where}: {deduct.name!r} names places {places!r}; expected distinct names of 1-64 of "
-            "A-Z a-z 0-9 _ -",
-            stage="deduct",
-            plugin=deduct.name,
+        return (
+            f"{deduct.name!r} names places {places!r}; expected distinct names of 1-64 of "
+            "A-Z a-z 0-9 _ -"
         )
     if deduct.tier is not Tier.ROUTER and len(places) > 1 and "debit" not in deduct.hooks:
-        raise WiringError(
-            f"{where}: {deduct.name!r} holds units in {len(places)} places but offers no debit, "
-            "so units of one cannot reach another; offer debit, or name one place",
-            stage="deduct",
-            plugin=deduct.name,
+        return (
+            f"{deduct.name!r} holds units in {len(places)} places but offers no debit, "
+            "so units of one cannot reach another; offer debit, or name one place"
         )
+    return None
 
 
-def check_delivery(enqueue: Bound, journal: str, where: str) -> Delivery:
-    """Answer how an enqueue plugin delivers, and check what that asks of it.
+def pair_problem(deduct: Bound, journal: str) -> str | None:
+    """A journal of its own is for a plugin that accepts by itself (design: tiers)."""
+    if journal != "stream" or deduct.tier is Tier.JOURNAL:
+        return None
+    return (
+        "journal 'stream' needs a deduct plugin of tier journal, "
+        f"{deduct.name!r} is a {deduct.tier}; use journal = 'ledger'"
+    )
 
-    Raises:
-        WiringError: no delivery, missing hooks, or INLINE with journal ``stream``.
-    """
-    delivery = enqueue.delivery
-    if delivery is None:
-        raise WiringError(
-            f"{where}: {enqueue.name!r} has no class attribute 'delivery'; "
-            "set it to Delivery.CLAIM, INLINE or BROKER, or name an enqueue plugin",
-            stage="enqueue",
-            plugin=enqueue.name,
+
+def promise_of(deduct: Bound | None, journal: str, *, in_memory: bool) -> str | None:
+    """Answer what ACCEPTED survives; ``None`` where only a plugin that does not fit could say."""
+    if journal == "ledger":
+        return "none" if in_memory else "database"
+    if deduct is None or deduct.tier is not Tier.JOURNAL:
+        return None
+    return str(getattr(deduct.instance, "promise", "none"))
+
+
+def promise_problem(mode: str, stages: StageSettings, promise: str, least: str) -> str | None:
+    """A mode promises no less than its sale asks for (design: promises)."""
+    if PROMISES.index(promise) >= PROMISES.index(least):
+        return None
+    return (
+        f"mode {mode!r} has {stages.deduct!r} with journal {stages.journal!r}, which promises "
+        f"{promise!r}, less than {least!r}; lower it or change the pair"
+    )
+
+
+def delivery_problem(enqueue: Bound) -> str | None:
+    """An enqueue plugin says how it delivers, and a broker has its methods (design.md 2)."""
+    if enqueue.delivery is None:
+        return (
+            f"{enqueue.name!r} has no class attribute 'delivery'; "
+            "set it to Delivery.CLAIM, INLINE or BROKER, or name an enqueue plugin"
         )
-    if delivery is Delivery.BROKER and (missing := _missing(_BROKER_NEEDS, enqueue.hooks)):
-        raise WiringError(
-            f"{where}: {enqueue.name!r} has delivery BROKER but lacks {', '.join(missing)}",
-            stage="enqueue",
-            plugin=enqueue.name,
-        )
-    if delivery is Delivery.INLINE and journal == "stream":
-        raise WiringError(
-            f"{where}: {enqueue.name!r} persists in the request, which journal 'stream' has no "
-            "commit for; use journal = 'ledger' or another enqueue",
-            stage="enqueue",
-            plugin=enqueue.name,
-        )
-    return delivery
+    missing = _missing(_BROKER_NEEDS, enqueue.hooks)
+    if enqueue.delivery is Delivery.BROKER and missing:
+        return f"{enqueue.name!r} has delivery BROKER but lacks {', '.join(missing)}"
+    return None
 
 
 def _missing(needed: Iterable[str], hooks: Mapping[str, Any]) -> list[str]:

@@ -7,19 +7,19 @@ said when config loads, with where it stands and what to do, never at 20:00.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-import pluggy
-import structlog
-
-from doorbuster import hookspecs, loading
+from doorbuster import loading
 from doorbuster.clock import Clock
-from doorbuster.context import AlarmCall, Context, Metrics, PluginOptions
-from doorbuster.errors import ConfigError, WiringError
+from doorbuster.context import AlarmCall, Context, Metrics
+from doorbuster.errors import ConfigError, SettingError, SettingProblem
 from doorbuster.funding import refill_holder, refill_router
+from doorbuster.hookspecs import Delivery
 from doorbuster.ledger import Ledger
+from doorbuster.logs import get_logger
 from doorbuster.model import Kind, Sale
 from doorbuster.outcomes import Outcome
 from doorbuster.pipeline import Gate, Pipeline, Unsettled
@@ -27,30 +27,24 @@ from doorbuster.settings import (
     PluginSettings,
     Settings,
     StageSettings,
-    convert_options,
     modes_of,
     plugin_of,
 )
+from doorbuster.settings.overlay import key_of
 from doorbuster.tiers import (
-    PROMISES,
     Bound,
+    Problems,
     Tier,
-    check_delivery,
-    check_fault,
-    check_places,
-    check_tier,
+    UnfitError,
+    delivery_problem,
+    pair_problem,
+    places_problem,
+    promise_of,
+    promise_problem,
+    tier_problem,
 )
 
 __all__ = ["Wiring"]
-
-_SPECS: Final = (
-    hookspecs.Stages,
-    hookspecs.Holder,
-    hookspecs.Journal,
-    hookspecs.Broker,
-    hookspecs.PersistExtras,
-    hookspecs.Observers,
-)
 
 
 class Wiring:
@@ -73,7 +67,11 @@ class Wiring:
         unsettled: Callable[[Sequence[Unsettled]], Sequence[Outcome]],
         owner: str,
     ) -> None:
-        """Only bind; :meth:`compile_sale` builds."""
+        """Bind; :meth:`compile_sale` builds.
+
+        Raises:
+            ConfigError: no sale is configured, and a ``[plugins.NAME]`` table is wrong.
+        """
         self.settings = settings
         self._ledger = ledger
         self._clock = clock
@@ -83,44 +81,43 @@ class Wiring:
         self._fulfil = fulfil
         self._unsettled = unsettled
         self._owner = owner
-        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
-        for spec in _SPECS:
-            self._manager.add_hookspecs(spec)
+        self._manager = loading.new_manager()
         self._installed = loading.scan()
         self._lock = threading.Lock()
         self._built: dict[tuple[str, str | None], Bound] = {}
+        self._failed: dict[tuple[str, str | None], SettingError | UnfitError] = {}
         self._users: dict[tuple[str, str | None], set[str]] = {}
+        problems = Problems()
+        if not settings.sales:  # else compile_sale says it, together with what is wrong there
+            for name in settings.plugins:
+                loading.check_table(settings, name, None, self._installed, problems)
+        if problems:
+            raise problems.refusal()
 
     # ---------------------------------------------------------------- instances
-    def bound(self, sale_id: str, name: str, *, where: str = "") -> Bound:
+    def bound(self, sale_id: str, name: str) -> Bound:
         """Build (once) the instance that ``name`` means for this sale.
 
         Raises:
-            ConfigError: unknown, not installed, bad options, wrong hooks.
+            ConfigError: unknown, not installed, bad options, wrong hooks; every problem of it.
         """
         declared, owner = plugin_of(self.settings, sale_id, name)
         key = (name, owner)
         with self._lock:  # roles ask for the plugin of an old grant while others do
             if key not in self._built:
-                self._built[key] = self._build(name, owner, declared, where)
+                self._built[key] = self._build(name, owner, declared)
             self._users.setdefault(key, set()).add(sale_id)
             return self._built[key]
 
-    def _build(self, name: str, owner: str | None, declared: PluginSettings, where: str) -> Bound:
-        cls = loading.load_class(declared.use, where=where, installed=self._installed)
-        table = f"sales.{owner}.plugins.{name}" if owner else f"plugins.{name}"
-        raw = dict(declared.options)
-        options_type = getattr(cls, "Options", PluginOptions)
-        own_fault = "on_fault" in getattr(options_type, "__struct_fields__", ())
-        chosen = None if own_fault else raw.pop("on_fault", None)
-        options = convert_options(options_type, raw, tuple(table.split(".")))
+    def _build(self, name: str, owner: str | None, declared: PluginSettings) -> Bound:
+        cls, options, on_fault = loading.configured(self.settings, name, owner, self._installed)
         context = Context(
             name=name,
             environment=self.settings.environment,
             clock=self._clock,
             alarm=self._alarm,
             metrics=self._metrics,
-            log=structlog.get_logger(f"doorbuster.plugin.{name}").bind(sale=owner),
+            log=get_logger(f"doorbuster.plugin.{name}"),
             ledger=self._ledger.view(),
             state=self._stores.setdefault(f"{owner or '*'}/{name}", {}),
             servers=self.settings.servers,
@@ -128,82 +125,69 @@ class Wiring:
         )
         try:
             instance = cls(options, context)
-        except ConfigError:
+        except SettingError:
             raise
         except (Exception, SystemExit) as error:
-            raise ConfigError(
-                f"{table}: plugin {declared.use!r} could not be built: "
-                f"{type(error).__name__}: {error}",
-                plugin=name,
+            said = f"plugin {declared.use!r} could not be built: {type(error).__name__}: {error}"
+            text = str(error) if isinstance(error, ConfigError) else said
+            raise UnfitError(
+                [SettingProblem(loading.table_of(self.settings, name, owner), text)]
             ) from error
-        said = (chosen, getattr(options, "on_fault", None), getattr(cls, "on_fault", None))
-        on_fault = next((word for word in said if word is not None), "closed")
         return Bound(
             name=name,
             use=declared.use,
             sale=owner,
             instance=instance,
-            hooks=self._register(instance, name, owner, declared.use),
-            on_fault=check_fault(on_fault, cls, table),
+            hooks=loading.register(self._manager, instance, f"{owner or '*'}/{name}", declared.use),
+            on_fault=on_fault,
         )
-
-    def _register(
-        self, instance: Any, name: str, owner: str | None, use: str
-    ) -> dict[str, Callable[..., Any]]:
-        full = f"{owner or '*'}/{name}"
-        try:
-            self._manager.register(instance, name=full)
-            self._manager.check_pending()
-        except (pluggy.PluginValidationError, ValueError) as error:
-            if self._manager.has_plugin(full):
-                self._manager.unregister(name=full)
-            raise WiringError(
-                f"plugin {use!r} ({full}) does not fit the hooks: {error}", plugin=name
-            ) from error
-        hooks: dict[str, Callable[..., Any]] = {}
-        for caller in self._manager.get_hookcallers(instance) or ():
-            for impl in caller.get_hookimpls():
-                if impl.plugin is instance:
-                    hooks[caller.name] = loading.bind_hook(impl, caller, use)
-        return hooks
 
     # ---------------------------------------------------------------- modes
     def compile_sale(self, sale: Sale) -> dict[str, Pipeline]:
-        """Compile every mode of one configured sale, by mode.
+        """Compile every mode of one configured sale, by mode, and check all plugin tables.
 
         Raises:
-            WiringError: every problem of every mode, a line each.
+            WiringError: every problem of every mode and table, a line each with its dotted key.
+            SettingError: the same, when all are about plugins' options.
         """
         modes: dict[str, Pipeline] = {}
-        problems: list[str] = []
+        problems = Problems()
         for mode, stages in modes_of(self.settings, sale.id).items():
             try:
                 modes[mode] = self.compile_mode(sale, mode, stages)
-            except ConfigError as error:
-                problems.append(str(error))
+            except (SettingError, UnfitError) as error:
+                problems.take(error)
+        for name in self.settings.plugins:
+            loading.check_table(self.settings, name, None, self._installed, problems)
+        for name in self.settings.sales[sale.id].plugins:
+            loading.check_table(self.settings, name, sale.id, self._installed, problems)
         if problems:
-            raise WiringError("\n".join(dict.fromkeys(problems)), sale=sale.id)
+            raise problems.refusal(sale.id)
         return modes
 
     def compile_mode(self, sale: Sale, mode: str, stages: StageSettings) -> Pipeline:
         """Compile one mode.
 
         Raises:
-            ConfigError: its first problem, with where it stands and what to do.
+            WiringError: every problem of it, a line each: where it stands and what to do.
+            SettingError: the same, when all are about plugins' options.
         """
-        where = f"sale {sale.id!r}, mode {mode!r}"
-        gates = [
-            (stage, self._offering(sale.id, name, stage, where))
-            for stage, names in (("filter", stages.filter), ("limit", stages.limit))
-            for name in names
-        ]
-        deduct = self._offering(sale.id, stages.deduct, "deduct", where)
-        check_tier(deduct, f"{where}, stage deduct")
-        check_places(deduct, sale, f"{where}, stage deduct")
-        enqueue = self.bound(sale.id, stages.enqueue, where=f"{where}, stage enqueue")
-        delivery = check_delivery(enqueue, stages.journal, f"{where}, stage enqueue")
-        persist = self._offering(sale.id, stages.persist, "persist", where)
-        promise = self._promise(sale.id, deduct, stages.journal, where)
+        problems = Problems()
+        key = partial(key_of, self.settings, sale.id, mode)
+        gates = self._gates(sale.id, stages, key, problems)
+        deduct = self._deduct(sale, stages, key, problems)
+        enqueue = self._enqueue(sale.id, stages, key, problems)
+        persist = self._offering(sale.id, stages.persist, "persist", key("persist"), problems)
+        promise = promise_of(deduct, stages.journal, in_memory=self._ledger.database.in_memory)
+        found = self.settings.sales.get(sale.id)
+        if promise is not None and found is not None and found.promise is not None:
+            wrong = promise_problem(mode, stages, promise, found.promise)
+            problems.add(f"sales.{sale.id}.promise", wrong)
+        delivery = None if enqueue is None else enqueue.delivery
+        if deduct is None or enqueue is None or persist is None:
+            raise problems.refusal(sale.id)
+        if problems or promise is None or delivery is None:
+            raise problems.refusal(sale.id)
         holds = deduct.tier is not Tier.ROUTER
         used = [*(bound for _, bound in gates), deduct, enqueue, persist]
         return Pipeline(
@@ -237,39 +221,73 @@ class Wiring:
             owner=self._owner,
         )
 
-    def _offering(self, sale_id: str, name: str, stage: str, where: str) -> Bound:
-        bound = self.bound(sale_id, name, where=f"{where}, stage {stage}")
-        if stage not in bound.hooks:
+    def _find(self, sale_id: str, name: str, key: str, problems: Problems) -> Bound | None:
+        """The instance of a name, or its problems; what failed is not tried for every mode."""
+        instance = (name, plugin_of(self.settings, sale_id, name)[1])
+        if instance not in self._failed:
+            try:
+                return self.bound(sale_id, name)
+            except (SettingError, UnfitError) as error:
+                self._failed[instance] = error
+        problems.take(self._failed[instance], key)
+        return None
+
+    def _offering(
+        self, sale_id: str, name: str, stage: str, key: str, problems: Problems
+    ) -> Bound | None:
+        bound = self._find(sale_id, name, key, problems)
+        if bound is not None and stage not in bound.hooks:
             offered = ", ".join(sorted(bound.hooks)) or "nothing"
-            raise WiringError(
-                f"{where}: {name!r} is listed under {stage} but offers {offered}; "
+            problems.add(
+                key,
+                f"{name!r} is listed under {stage} but offers {offered}; "
                 f"list it where it belongs, or name a plugin that offers {stage}",
-                sale=sale_id,
-                stage=stage,
-                plugin=name,
             )
+            return None
         return bound
 
-    def _promise(self, sale_id: str, deduct: Bound, journal: str, where: str) -> str:
-        if journal == "stream":
-            if deduct.tier is not Tier.JOURNAL:
-                raise WiringError(
-                    f"{where}: journal 'stream' needs a deduct plugin of tier journal, "
-                    f"{deduct.name!r} is a {deduct.tier}; use journal = 'ledger'",
-                    sale=sale_id,
-                    stage="deduct",
-                )
-            pair = str(getattr(deduct.instance, "promise", "none"))
-        else:
-            pair = "none" if self._ledger.database.in_memory else "database"
-        least = self.settings.sales[sale_id].promise if sale_id in self.settings.sales else None
-        if least is not None and PROMISES.index(pair) < PROMISES.index(least):
-            raise WiringError(
-                f"{where}: {deduct.name!r} with journal {journal!r} promises {pair!r}, "
-                f"less than the sale's promise = {least!r}; lower it or change the pair",
-                sale=sale_id,
+    def _gates(
+        self, sale_id: str, stages: StageSettings, key: Callable[..., str], problems: Problems
+    ) -> list[tuple[str, Bound]]:
+        gates = []
+        for stage, names in (("filter", stages.filter), ("limit", stages.limit)):
+            for name, times in Counter(names).items():
+                where = key(stage, gate=name)
+                if times > 1:
+                    text = f"{name!r} is listed twice; every attempt would pass it twice"
+                    problems.add(where, text)
+                bound = self._offering(sale_id, name, stage, where, problems)
+                if bound is not None:
+                    gates.append((stage, bound))
+        return gates
+
+    def _deduct(
+        self, sale: Sale, stages: StageSettings, key: Callable[..., str], problems: Problems
+    ) -> Bound | None:
+        deduct = self._offering(sale.id, stages.deduct, "deduct", key("deduct"), problems)
+        if deduct is None:
+            return None
+        wrong = tier_problem(deduct)
+        problems.add(key("deduct"), wrong)
+        problems.add(key("deduct"), places_problem(deduct, sale))
+        if wrong is None:
+            problems.add(key("deduct", "journal"), pair_problem(deduct, stages.journal))
+        return deduct
+
+    def _enqueue(
+        self, sale_id: str, stages: StageSettings, key: Callable[..., str], problems: Problems
+    ) -> Bound | None:
+        enqueue = self._find(sale_id, stages.enqueue, key("enqueue"), problems)
+        if enqueue is None:
+            return None
+        problems.add(key("enqueue"), delivery_problem(enqueue))
+        if enqueue.delivery is Delivery.INLINE and stages.journal == "stream":
+            problems.add(
+                key("enqueue", "journal"),
+                f"{enqueue.name!r} persists in the request, which journal 'stream' has no "
+                "commit for; use journal = 'ledger' or another enqueue",
             )
-        return pair
+        return enqueue
 
     def observers(self, hook: str, sale_id: str | None) -> tuple[Callable[..., Any], ...]:
         """Observers of ``hook`` among the instances that serve this sale; ``None``: among all."""
@@ -282,7 +300,7 @@ class Wiring:
 
     def close(self) -> None:
         """Close every instance that has a ``close``; one that fails is logged."""
-        log = structlog.get_logger("doorbuster.wiring").bind()
+        log = get_logger("doorbuster.wiring")
         with self._lock:
             built = list(self._built.values())
             self._built.clear()

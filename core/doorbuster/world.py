@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import structlog
 
 from doorbuster.admission import Admission
 from doorbuster.clock import Clock
 from doorbuster.context import AlarmCall
 from doorbuster.errors import ConfigError, WiringError
 from doorbuster.ledger import Ledger, SaleRow
+from doorbuster.logs import get_logger
 from doorbuster.model import Sale
 from doorbuster.pipeline import Pipeline
 from doorbuster.runtime import SaleRuntime, View, sale_of
@@ -68,7 +68,7 @@ class World:
         self.alarm = alarm
         self.windows = windows
         self._lock = threading.Lock()
-        self._log = structlog.get_logger("doorbuster.world").bind()
+        self._log = get_logger("doorbuster.world")
         self.runtimes: dict[str, SaleRuntime] = {}
         rows = {row.sale: row for row in ledger.sales()}
         problems: list[str] = []
@@ -79,7 +79,7 @@ class World:
             try:
                 pipelines = self._compile(sale, row)
             except ConfigError as error:
-                problems.append(str(error))
+                problems.extend(str(error).splitlines())
                 continue
             self.runtimes[sale_id] = SaleRuntime(
                 View(row, sale, pipelines),

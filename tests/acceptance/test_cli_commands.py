@@ -4,6 +4,8 @@ import json
 import re
 import sqlite3
 import tomllib
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,30 @@ def test_init_never_overwrites(cli):
     assert "mine/sales/phone-x.toml" in done.json["error"]
     assert (sales / "phone-x.toml").read_text() == "# mine\n"
     assert not (cli.folder / "mine" / "settings.toml").exists()
+    assert "doorbuster config check --config mine" in done.err, "and what to do next"
+
+
+def test_init_offers_the_modes_of_the_example_config():
+    """Who starts from either has the same words to switch to."""
+    here = Path(__file__).parents[2] / "config" / "settings.toml"
+    template = resources.files("doorbuster.cli") / "templates" / "settings.toml"
+    modes = [tomllib.loads(file.read_text())["modes"] for file in (here, template)]
+    assert modes[0] == modes[1]
+    assert modes[0].keys() == {"segments", "direct"}
+
+
+def test_a_ledger_without_sales_is_said_and_not_made(cli, folder):
+    """There is nothing to be good about: no table of seven oks, and no file."""
+    folder()
+    for words in (("worker", "--drain"), ("reconcile",), ("orders", "list"), ("alarms",)):
+        done = cli(*words)
+        assert (done.code, done.out) == (0, "no sales in sqlite:///doorbuster.db\n"), words
+        assert cli(*words, "--json").code == 0
+    checked = cli("reconcile", "--json").json
+    assert (checked["balanced"], checked["sales"]) == (True, [])
+    assert cli("orders", "list", "--sale", "drop", "--json").code == 2
+    assert not (cli.folder / "doorbuster.db").exists()
+    assert cli("worker", "--drain", "--roles", "persst", "--json").code == 2
 
 
 @pytest.mark.slow
@@ -68,6 +94,11 @@ def test_the_life_of_a_sale(cli, folder):
         assert (done.code, done.json["state"]) == (0, state), (words, done)
     assert done.json["run"] == 2
     assert "open" in cli("sale", "status", "drop").out
+    cli("sale", "end", "drop")
+    for step in ("start", "create", "warmup", "open", "pause", "resume"):
+        refused = cli("sale", step, "drop", "--json")
+        assert refused.code == 2, step
+        assert "doorbuster sale create drop --again, then sale start drop" in refused.json["error"]
     assert cli("sale", "start", "drp", "--json").code == 2
 
 
@@ -119,7 +150,16 @@ def test_config_check_tells_promises_and_where_the_ledger_differs(cli, folder):
         ("units of black", "5"),
         ("per_buyer", '{"sale": 1}'),
     }
-    assert "restock" in cli("config", "check").out
+    text = " ".join(cli("config", "check").out.split())
+    assert "per_buyer is { sale = 1 } in the ledger, { sale = 2 } in the config" in text
+    assert "restock" in text
+    assert "drop normal database yes yes drop direct database drop closed -" in text
+    folder(skus="{ white = 9 }", per_buyer=None, more="opens_at = 2026-11-11T20:00:00Z\n")
+    text = " ".join(cli("config", "check").out.split())
+    assert "black is not in the config any more" in text
+    assert "white is not in the ledger" in text
+    assert 'opens_at is not set in the ledger, "2026-11-11 20:00:00 UTC" in the config' in text
+    assert "None" not in text
 
 
 def test_config_show_has_every_default_and_no_secret(cli, folder):
@@ -157,6 +197,54 @@ def test_plugins_are_listed_and_described(cli):
     assert "db-atomic" in unknown.json["error"]
 
 
+def test_what_operators_read_of_plugins_has_no_marks_and_no_codes(cli):
+    """Codes of rules and marks of markup are for those who read the source."""
+    listed = cli("plugins", "list")
+    assert "kind" in listed.out
+    for item in json.loads(cli("plugins", "list", "--json").out)["plugins"]:
+        told = cli("plugins", "info", item["name"], "--json").json
+        assert told["problems"] == []
+        for text in (told["summary"], *(option["doc"] for option in told["options"])):
+            assert not re.search(r"`|\b[A-Z]\d+-\d+|\bF\d+|\.md", text), text
+
+
+WRONG = """
+from doorbuster.plugin import hookimpl
+
+class Typo:
+    @hookimpl
+    def filtr(self, batch): ...
+
+class Later:
+    @hookimpl
+    async def limit(self, batch): ...
+
+class Half:
+    @hookimpl
+    def deduct(self, batch): ...
+    @hookimpl
+    def compensate(self, items): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("Typo", "filtr"), ("Later", "a stage is synchronous"), ("Half", "lacks prepare, credit")],
+)
+def test_a_plugin_that_does_not_fit_is_told_before_config_uses_it(cli, name, problem):
+    """A hook with a typo, an async stage, half a holder: exit 1, in words."""
+    (cli.folder / "wrongly.py").write_text(WRONG)
+    about = cli.folder / "wrongly-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: wrongly\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(f"[doorbuster.plugins]\nwrong = wrongly:{name}\n")
+    done = cli("plugins", "info", "wrong", "--json")
+    assert done.code == 1
+    (told,) = done.json["problems"]
+    assert problem in told
+    assert problem in " ".join(cli("plugins", "info", "wrong").out.split())
+
+
 @pytest.mark.slow
 def test_drain_says_what_it_could_not_do(cli, folder):
     """Work of a sale that config lacks is not forgotten: exit 1 names it."""
@@ -184,7 +272,18 @@ def test_orders_and_alarms_can_be_read(cli, folder):
     assert (order["sale"], order["lines"], order["state"]) == ("drop", "black=1", "CREATED")
     shown = cli("orders", "show", order["order_no"], "--json").json
     assert (shown["intent_state"], shown["release"]) == ("CREATED", None)
-    assert order["order_no"] in cli("orders", "list").out
+    cli.env["COLUMNS"] = "80"
+    (cli.folder / "b.jsonl").write_text(
+        json.dumps({"buyer": "z" * 40, "request_id": "r", "sku": "black"}) + "\n"
+    )
+    cli("replay", "b.jsonl")
+    listed = cli("orders", "list", "--sale", "drop").out
+    assert order["order_no"] in listed
+    assert listed.count("z") == 40, "a long value is folded, not cut"
+    assert "\u2026" not in listed
+    lines = listed.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines == [line.rstrip() for line in lines]
     assert cli("orders", "list", "--buyer", "b", "--json").json == {"orders": []}
     assert cli("orders", "show", "0" * 32, "--json").code == 1
     assert cli("orders", "list", "--sale", "nope", "--json").code == 2
@@ -232,3 +331,12 @@ def test_every_command_has_help_with_an_example(cli, words):
     assert done.code == 0
     assert "Example: doorbuster" in done.out
     assert EXAMPLES[words].startswith(f"doorbuster {words}")
+
+
+def test_help_breaks_its_lines_only_where_the_terminal_ends(cli):
+    """Lines of the source are not lines of the help."""
+    cli.env["COLUMNS"] = "80"
+    lines = [line.strip() for line in cli("replay", "--help").out.splitlines()]
+    at = next(n for n, line in enumerate(lines) if line.startswith("The sale is created"))
+    for line, following in zip(lines[at : at + 2], lines[at + 1 :], strict=False):
+        assert len(line) + 1 + len(following.split()[0]) > 78, line

@@ -1,8 +1,13 @@
 """``demo``: the main job in small, in every mode, and what it does to files that are there."""
 
+import io
 import sqlite3
 
 import pytest
+from rich.console import Console
+
+from doorbuster.cli.demo_sale import DEMO_URL
+from doorbuster.cli.report import FAULTS, show
 
 LAWS = ("oversold", "lost", "duplicates", "limit_breaches", "bad_rows")
 SMALL = ("--stock", "200", "--attempts", "2000", "--concurrency", "64")
@@ -101,9 +106,64 @@ def test_a_demo_database_needs_no_config_folder(cli, folder):
         assert done.code == 0, (words, done)
         assert "built-in settings" in done.err
         assert done.json
+        assert cli(*words, "--json").json == done.json, "found without --url"
     folder()  # a folder about something else changes nothing
     assert cli("worker", "--drain", *url, "--json").json["drained"]
     assert cli("sale", "list", *url, "--json").json["sales"][0]["sale"] == "demo"
+
+
+@pytest.mark.slow
+def test_a_stopped_demo_is_found_beside_a_ledger_without_sales(cli, folder):
+    """Looking and draining without --url go to the demo's ledger, and one line names it."""
+    done = cli("demo", *SMALL, "--json")
+    assert f"if this is stopped: doorbuster worker --drain --url {DEMO_URL}" in done.err
+    folder()
+    (cli.folder / "doorbuster.db").touch()  # there, but empty
+    assert len(cli("orders", "list", "--json").json["orders"]) == 20
+    assert cli("worker", "--drain", "--json").json["drained"]
+    assert [sale["sale"] for sale in cli("reconcile", "--json").json["sales"]] == ["demo"]
+    shown = cli("alarms")
+    assert shown.out == "no alarms\n"
+    assert [line for line in shown.err.splitlines() if DEMO_URL in line] == [shown.err.strip()]
+    assert cli("sale", "status", "demo", "--json").json["sale"] == "demo"
+    assert cli("sale", "list", "--json").json["sales"][0]["sale"] == "drop", "the folder's own"
+    assert cli("sale", "end", "demo", "--json").code == 2, "what changes a sale names its ledger"
+    assert cli("reconcile", "--sale", "drop", "--json").code == 2
+    assert cli("sale", "start", "drop").code == 0
+    assert [sale["sale"] for sale in cli("reconcile", "--json").json["sales"]] == ["drop"]
+
+
+@pytest.mark.slow
+def test_a_kept_demo_that_was_ended_sells_in_its_next_run(cli):
+    """An ended sale sells nothing more; the demo makes its next run by itself."""
+    assert cli("demo", *SMALL, "--json").code == 0
+    assert cli("sale", "end", "demo", "--url", DEMO_URL).code == 0
+    kept = cli("demo", *SMALL, "--keep", "--json")
+    assert (kept.code, kept.json["accepted"]) == (0, 200)
+
+
+@pytest.mark.parametrize(
+    ("busy", "url", "sentence"),
+    [
+        (0, None, None),
+        (1, None, "1 attempt got no decision: run it again."),
+        (2, "sqlite:///x.db", "3,002 attempts got no decision: run it again, with --keep."),
+    ],
+)
+def test_attempts_without_a_decision_are_said_at_the_end(busy, url, sentence):
+    """BUSY and PENDING are no answers: the closing words say what to do."""
+    outcomes = {"ACCEPTED": 5, "BUSY": busy, "PENDING": 3000 if busy > 1 else 0}
+    times = {"p50": 1.0, "p95": 1.0, "p99": 1.0}
+    report = dict.fromkeys((*FAULTS, "bad_rows", "unfinished", "stock", "orders", "attempts"), 0)
+    report |= {"accepted": 5, "outcomes": outcomes, "latency_ms": times, "seconds": 1.0}
+    report |= {"attempts_per_s": 1, "mode": "normal", "promise": "database"}
+    report |= {"reconcile": {"balanced": True, "drift": 0}} | ({"url": url} if url else {})
+    text = io.StringIO()
+    show(Console(file=text, width=120), report, next_step="orders list")
+    if sentence is None:
+        assert "no decision" not in text.getvalue()
+    else:
+        assert f"\n{sentence}\n" in text.getvalue()
 
 
 def test_a_database_that_cannot_be_written_is_one_clear_line(cli):
@@ -112,6 +172,7 @@ def test_a_database_that_cannot_be_written_is_one_clear_line(cli):
     done = cli("demo", *SMALL, "--url", "sqlite:///taken.db")
     assert done.code == 1
     assert done.out == ""
-    assert [line for line in done.err.splitlines() if not line.startswith("ledger: ")] == [
+    beside = ("ledger: ", "if this is stopped: ")
+    assert [line for line in done.err.splitlines() if not line.startswith(beside)] == [
         "doorbuster: the ledger's database is not available: unable to open database file"
     ]

@@ -3,6 +3,8 @@
 import gzip
 import json
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
@@ -211,3 +213,29 @@ def test_a_broken_law_is_counted_and_exits_1(cli, folder, spoil, law):
     assert done.code == 1
     assert done.json[law] == 1
     assert cli("reconcile").code == 1
+
+
+def test_a_line_beyond_the_bound_is_a_bad_row(cli):
+    """Its head may look like a good row: nothing of it is asked."""
+    assert cli("init").code == 0
+    row = json.dumps({"buyer": "ann", "request_id": "r1", "sku": "black"})
+    (cli.folder / "long.jsonl").write_text(f"{row}{' ' * (1 << 20)}junk\n{row}\n", "utf-8")
+    done = cli("replay", "long.jsonl", "--json").json
+    assert (done["attempts"], done["bad_rows"], done["accepted"]) == (1, 1, 1)
+
+
+def test_a_stdout_that_is_full_ends_in_one_line_on_stderr(cli):
+    """No traceback, and exit code 1."""
+    assert cli("init").code == 0
+    words = [
+        sys.executable,
+        "-c",
+        "from doorbuster.cli import main; main()",
+        "sale",
+        "list",
+        "--json",
+    ]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, cwd=cli.folder, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "doorbuster: No space left on device\n"

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+import structlog
 
 import doorbuster
 from doorbuster.clock import SystemClock
@@ -13,7 +14,6 @@ from doorbuster.model import Attempt, IntentState, Line, SaleState
 from doorbuster.modes.control import request_mode
 from doorbuster.outcomes import Code, Outcome, Rejection
 from doorbuster.plugin import UNKNOWN, hookimpl
-from doorbuster.sales import missing_sales
 from doorbuster.settings.convert import convert
 from doorbuster.testing.clock import ManualClock
 from doorbuster.testing.memory import MemoryHolder
@@ -185,7 +185,7 @@ def test_a_receipt_when_the_ledger_cannot_be_asked_stays_pending(make_stand, mon
         assert (answer.code, answer.receipt) == (Code.PENDING, outcome.receipt)
         with pytest.raises(UnavailableError):
             stand.engine.custody.settlements.run_once()
-        assert len(stand.engine.settlements) == 1, "what a fault meets stays queued"
+        assert len(stand.engine.custody.settlements) == 1, "what a fault meets stays queued"
         patch.setattr(stand.ledger, "results", down)
         assert stand.result("ann").detail == {"reason": "ledger-unavailable"}
     assert stand.drain() == 0
@@ -226,8 +226,8 @@ def test_closing_twice_is_closing_once(url):
         assert engine.start() is engine, "starting twice is once"
     engine.close()
     assert not engine._poller.is_alive()
-    assert engine.start() is engine
-    assert not engine._poller.is_alive(), "a closed engine does not start"
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.start()
     never = Engine(settings)
     never.close()
     never.close()
@@ -472,14 +472,6 @@ def test_restock_before_warm_up_changes_the_first_total(make_stand, names):
     assert names(stand.crowd(3)).count("ACCEPTED") == 2
 
 
-def test_a_sale_of_no_config_is_refused_and_listed(make_stand):
-    """Missing sales are those of config that the ledger lacks."""
-    stand = make_stand(start=False)
-    assert list(missing_sales(stand.engine.world)) == ["drop"]
-    stand.start()
-    assert missing_sales(stand.engine.world) == {}
-
-
 def test_release_needs_a_void_and_an_order_that_may_return(make_stand, plugins):
     """Else a returned unit could have a living order (4.4)."""
     stand = make_stand()
@@ -503,6 +495,7 @@ def test_release_needs_a_void_and_an_order_that_may_return(make_stand, plugins):
 
     plugins["plain"] = NoVoid
     plain = make_stand(pipeline={"persist": "plain"})
+    plain.buy("ann")
     with pytest.raises(WiringError, match="'plain' offers no void"):
         plain.engine.release("drop", "ann", "r1", **ask)
 
@@ -572,3 +565,24 @@ def test_the_system_clock_is_the_hosts():
     assert not clock.wait(threading.Event(), 0.001)
     assert clock.monotonic_s() > before
     assert abs(clock.wall_ms() - SystemClock().wall_ms()) < 1000
+
+
+def test_a_closed_engine_sells_nothing(make_stand):
+    """Both colours answer BUSY, nothing is written, and it cannot be started again."""
+    stand = make_stand()
+    stand.engine.close()
+    assert stand.buy("ann").code is Code.BUSY
+    late = asyncio.run(stand.engine.attempt("drop", "gold", buyer="bob", request_id="r1"))
+    assert (late.code, late.detail) == (Code.BUSY, {"reason": "engine-closed"})
+    with pytest.raises(RuntimeError, match="closed"):
+        stand.engine.start()
+
+
+def test_the_library_never_prints_to_stdout(capsys):
+    """Whoever pipes a program's output gets the program's lines only; warnings go to stderr."""
+    structlog.reset_defaults()
+    with Engine.open(None, overrides={"ledger": {"url": "sqlite://"}}) as engine:
+        engine.alarms("something", "critical", None, why="test")
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "something" in told.err

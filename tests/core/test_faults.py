@@ -77,7 +77,7 @@ def test_a_full_or_read_only_database_is_busy_and_recovers(
     assert stand.result("first").code is Code.ACCEPTED
     assert stand.rows("intents") == before
     stand.drain()  # roles fail and back off, and nothing ends
-    log = capsys.readouterr().out
+    log = capsys.readouterr().err
     assert "not available" in log
     assert "Traceback" not in log
     assert "'b0'" not in log, "no buyer id in clear"

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from doorbuster.errors import ConfigError
 from doorbuster.model import SaleState
 from doorbuster.modes.control import request_mode
 from doorbuster.outcomes import Code
@@ -130,7 +131,9 @@ def test_each_state_has_its_own_answer(make_stand, gates):
     assert stand.buy("cat").code is Code.ACCEPTED
     sales.end("drop", actor="test")
     assert stand.buy("ann").code is Code.ENDED
-    sales.start("drop", actor="test")
+    for step in (sales.start, sales.create, sales.warm_up, sales.open, sales.pause, sales.resume):
+        with pytest.raises(ConfigError, match=r"'drop' is ended for good; .* create drop --again"):
+            step("drop", actor="test")
     assert stand.buy("ann").code is Code.ENDED, "ended is for good"
     assert set(stand.states()) == {("bob", "r1"), ("cat", "r1")}
 

@@ -3,6 +3,7 @@
 import pytest
 
 from doorbuster import loading
+from doorbuster.engine import Engine
 from doorbuster.errors import (
     ConfigError,
     PluginNotInstalledError,
@@ -12,6 +13,7 @@ from doorbuster.errors import (
 from doorbuster.model import Kind
 from doorbuster.outcomes import Code
 from doorbuster.plugin import Delivery, PluginOptions, Rejection, Reservation, hookimpl
+from doorbuster.settings import convert
 from doorbuster.tiers import Bound, Tier
 from doorbuster.wiring import Wiring
 
@@ -58,9 +60,9 @@ def refusal(make_stand, **tables):
 
 # ------------------------------------------------------------------ loading by name
 def test_an_unknown_plugin_is_named_with_the_nearest_and_where(make_stand):
-    """The message says the sale, the mode, the stage, and what was probably meant."""
+    """The message says the key, and what was probably meant."""
     text = refusal(make_stand, modes={"b": {"deduct": "db-atomc"}})
-    assert text.startswith("sale 'drop', mode 'b', stage deduct: no plugin is named 'db-atomc'")
+    assert text.startswith("modes.b.deduct: no plugin is named 'db-atomc'")
     assert "did you mean 'db-atomic'?" in text
     assert "known: buyer-rate, db-atomic, db-segments" in text
     with pytest.raises(UnknownPluginError):
@@ -97,7 +99,7 @@ def test_a_broken_import_is_a_config_error_with_its_cause(make_stand, plugins, e
 
     plugins["broken"] = load
     text = refusal(make_stand, pipeline={"limit": ["broken"]})
-    assert "mode 'normal', stage limit: plugin 'broken' (made_up:broken) cannot be imported" in text
+    assert "pipeline.limit: plugin 'broken' (made_up:broken) cannot be imported" in text
     assert type(error).__name__ in text
 
 
@@ -136,7 +138,7 @@ def test_a_bad_plugin_that_nobody_names_is_never_loaded(make_stand, plugins):
         raise AssertionError("loaded")
 
     plugins["bad"] = load
-    assert make_stand(plugin_tables={"bad": {"x": 1}}).buy("ann").code is Code.ACCEPTED
+    assert make_stand(plugin_tables={"rate": {"per_second": 5}}).buy("ann").code is Code.ACCEPTED
 
 
 # ------------------------------------------------------------------ the shape of a plugin
@@ -145,7 +147,7 @@ def test_a_plugin_listed_where_it_offers_nothing_is_refused(make_stand, plugins)
     plugins["lim"] = offering("limit")
     text = refusal(make_stand, pipeline={"filter": ["lim"]})
     assert text == (
-        "sale 'drop', mode 'normal': 'lim' is listed under filter but offers limit; "
+        "pipeline.filter: 'lim' is listed under filter but offers limit; "
         "list it where it belongs, or name a plugin that offers filter"
     )
     assert "'outbox' is listed under persist but offers nothing" in refusal(
@@ -167,8 +169,8 @@ def test_an_async_stage_is_refused(make_stand, plugins):
     plugins["colour"] = Colour
     text = refusal(make_stand, pipeline={"filter": ["colour"]})
     assert text == (
-        "plugin 'colour', hook 'filter': a stage is synchronous; write 'def', and do I/O in it "
-        "directly"
+        "pipeline.filter: plugin 'colour', hook 'filter': a stage is synchronous; write 'def', "
+        "and do I/O in it directly"
     )
 
 
@@ -225,8 +227,9 @@ def test_a_wrong_signature_is_refused(make_stand, plugins):
 
     plugins["more"], plugins["less"] = More, Less
     text = refusal(make_stand, pipeline={"filter": ["more"]})
-    assert "plugin 'more' (*/more) does not fit the hooks" in text
-    assert "extra" in text
+    assert text == (
+        "pipeline.filter: plugin 'more', hook 'filter': takes (batch, extra), expected (batch)"
+    )
     text = refusal(make_stand, pipeline={"filter": ["less"]})
     assert "plugin 'less', hook 'filter': takes (), expected (batch)" in text
 
@@ -270,8 +273,9 @@ def test_a_typo_in_a_hooks_name_is_found(make_stand, plugins):
 
     plugins["typo"] = Typo
     text = refusal(make_stand, pipeline={"filter": ["typo"]})
-    assert "plugin 'typo' (*/typo) does not fit the hooks" in text
-    assert "fliter" in text
+    assert text == (
+        "pipeline.filter: plugin 'typo': no hook is named 'fliter' (did you mean 'filter'?)"
+    )
 
 
 # ------------------------------------------------------------------ tiers, delivery, promise
@@ -280,7 +284,7 @@ def test_a_holder_lacking_hooks_is_named_with_what_it_lacks(make_stand, plugins)
     plugins["half"] = offering("deduct", "compensate", "debit")
     text = refusal(make_stand, pipeline={"deduct": "half"})
     assert text == (
-        "sale 'drop', mode 'normal', stage deduct: 'half' offers compensate, debit but lacks "
+        "pipeline.deduct: 'half' offers compensate, debit but lacks "
         "prepare, credit, open, retire; a holder needs them all, a router none"
     )
 
@@ -385,8 +389,8 @@ def test_a_promise_that_the_pair_cannot_keep_is_refused(make_stand, tmp_path):
     """An in-memory ledger survives nothing; a file does."""
     text = refusal(make_stand, sale={"promise": "database"})
     assert text == (
-        "sale 'drop', mode 'normal': 'db-atomic' with journal 'ledger' promises 'none', less "
-        "than the sale's promise = 'database'; lower it or change the pair"
+        "sales.drop.promise: mode 'normal' has 'db-atomic' with journal 'ledger', which promises "
+        "'none', less than 'database'; lower it or change the pair"
     )
     stand = make_stand(sale={"promise": "database"}, url=f"sqlite:///{tmp_path / 'a.db'}")
     assert stand.status()["promise"] == "database"
@@ -451,7 +455,7 @@ def test_on_fault_may_be_an_option_of_the_plugin_itself(make_stand, plugins):
 
 
 def test_a_plugin_that_cannot_be_built_is_named(make_stand, plugins):
-    """With its table; its own ConfigError is kept as it is."""
+    """Under its table when it has one, else where it is named; a ConfigError keeps its words."""
 
     class Proud:
         def __init__(self, options, context):
@@ -461,12 +465,137 @@ def test_a_plugin_that_cannot_be_built_is_named(make_stand, plugins):
     for error in (RuntimeError("no server"), SystemExit("no")):
         Proud.error = error
         text = refusal(make_stand, pipeline={"filter": ["proud"]})
-        assert f"plugins.proud: plugin 'proud' could not be built: {type(error).__name__}" in text
+        assert f"pipeline.filter: plugin 'proud' could not be built: {type(error).__name__}" in text
     Proud.error = ConfigError("say it my way")
-    assert refusal(make_stand, pipeline={"filter": ["proud"]}) == "say it my way"
+    tables = {"pipeline": {"filter": ["proud"]}, "plugin_tables": {"proud": {}}}
+    assert refusal(make_stand, **tables) == "plugins.proud: say it my way"
+
+
+def test_every_plugin_table_is_judged_though_no_mode_names_it(make_stand, plugins):
+    """A typo in a table's name or options is found; nothing is built for it."""
+
+    class Spare:
+        class Options(PluginOptions):
+            size: int
+            word: str = "a"
+
+        def __init__(self, options, context):
+            raise AssertionError("built")
+
+    plugins["spare"] = Spare
+    text = refusal(
+        make_stand,
+        plugin_tables={"rat": {"per_second": 5}, "spare": {"size": "x"}, "vip": {"use": "rte"}},
+        sale={"plugins": {"orderz": {}}},
+    ).splitlines()
+    starts = [line.partition("; known")[0] for line in text]
+    assert starts == [
+        "plugins.rat: no plugin is named 'rat' (did you mean 'rate'?)",
+        "plugins.spare.size: got 'x'; expected a whole number",
+        "plugins.vip.use: no plugin is named 'rte' (did you mean 'rate'?)",
+        "sales.drop.plugins.orderz: no plugin is named 'orderz' (did you mean 'orders'?)",
+    ]
+    assert make_stand(plugin_tables={"spare": {"size": 2}}).buy("ann").code is Code.ACCEPTED
+    text = refusal(make_stand, plugin_tables={"spare": {}})
+    assert text == "plugins.spare.size: is missing; expected a whole number"
+    with pytest.raises(ConfigError, match=r"plugins\.rat: no plugin"):
+        Engine(convert({"ledger": {"url": "sqlite://"}, "plugins": {"rat": {}}}))
+
+
+def test_an_option_is_told_under_the_table_that_sets_it(make_stand, plugins):
+    """A sale's table lies over the global one: what this lacks that may give."""
+
+    class Pair:
+        class Options(PluginOptions):
+            size: int
+            word: str = "a"
+
+        def __init__(self, options, context):
+            pass
+
+    plugins["pair"] = Pair
+    own = {"plugins": {"pair": {"size": 3}}}
+    make_stand(plugin_tables={"pair": {"word": "b"}}, sale=own)
+    text = refusal(make_stand, plugin_tables={"pair": {"word": 1}}, sale=own)
+    assert text == "plugins.pair.word: got 1; expected text"
+    text = refusal(make_stand, plugin_tables={"pair": {}}, sale={"plugins": {"pair": {"sze": 1}}})
+    assert text.splitlines() == [
+        "sales.drop.plugins.pair.sze: unknown key (did you mean 'size'?)",
+        "sales.drop.plugins.pair.size: is missing; expected a whole number",
+    ]
 
 
 # ------------------------------------------------------------------ modes and instances
+def test_all_problems_of_a_mode_are_told_at_once_each_with_its_key(make_stand, plugins):
+    """Each under the layer that sets the word, the most specific first."""
+    plugins["lim"] = offering("limit")
+    tables = {
+        "pipeline": {"filter": ["lim"], "limit": ["lim"], "persist": "outbox"},
+        "modes": {"b": {"deduct": "orders", "limit": ["...", "lim"]}},
+        "sale": {"modes": {"b": {"enqueue": "orders"}}, "pipeline": {"filter": ["...", "gone"]}},
+    }
+    keys = [line.partition(": ")[0] for line in refusal(make_stand, **tables).splitlines()]
+    assert keys == [
+        "pipeline.filter",
+        "sales.drop.pipeline.filter",
+        "pipeline.persist",
+        "modes.b.limit",
+        "modes.b.deduct",
+        "sales.drop.modes.b.enqueue",
+    ]
+
+
+def test_a_mistake_that_two_sales_share_is_told_once(make_stand):
+    """It stands in one place."""
+    text = refusal(make_stand, pipeline={"deduct": "nope"}, sales={"other": {"skus": {"x": 1}}})
+    assert text.count("pipeline.deduct: no plugin is named 'nope'") == 1
+
+
+def test_a_gate_listed_twice_in_one_stage_is_refused(make_stand):
+    """Every attempt would take two tokens; an inherited list counts."""
+    text = refusal(
+        make_stand,
+        pipeline={"limit": ["rate"]},
+        plugin_tables={"rate": {"per_second": 5}},
+        modes={"b": {"limit": ["...", "rate"]}},
+    )
+    assert text == "modes.b.limit: 'rate' is listed twice; every attempt would pass it twice"
+
+
+def test_a_pair_that_does_not_fit_stands_where_its_last_word_is(make_stand):
+    """Base deduct and a mode's journal: the mode made the pair."""
+    text = refusal(make_stand, modes={"b": {"journal": "stream", "enqueue": "direct"}})
+    assert [line.partition(": ")[0] for line in text.splitlines()] == [
+        "modes.b.journal",
+        "modes.b.enqueue",
+    ]
+
+
+def test_all_hook_problems_of_a_plugin_are_told_and_it_is_built_once(make_stand, plugins):
+    """However many modes name it."""
+    built = []
+
+    class Many:
+        def __init__(self, options, context):
+            built.append(1)
+
+        @hookimpl
+        async def filter(self, batch):
+            return []
+
+        @hookimpl
+        def limt(self, batch):
+            return []
+
+    plugins["many"] = Many
+    text = refusal(make_stand, pipeline={"filter": ["many"]}, modes={"b": {"enqueue": "direct"}})
+    assert [line.partition(";")[0] for line in text.splitlines()] == [
+        "pipeline.filter: plugin 'many', hook 'filter': a stage is synchronous",
+        "pipeline.filter: plugin 'many': no hook is named 'limt' (did you mean 'limit'?)",
+    ]
+    assert built == [1]
+
+
 def test_every_mode_of_every_sale_is_compiled_at_load(make_stand):
     """The fallback needed at 20:00 is validated at noon; all problems are told at once."""
     text = refusal(
@@ -476,7 +605,7 @@ def test_every_mode_of_every_sale_is_compiled_at_load(make_stand):
     )
     assert "'nope-a'" in text
     assert "'nope-b'" in text
-    assert "sale 'other', mode 'normal', stage enqueue: no plugin is named 'nope-c'" in text
+    assert "sales.other.pipeline.enqueue: no plugin is named 'nope-c'" in text
     stand = make_stand(modes={"a": {"deduct": "db-segments"}, "b": {"enqueue": "direct"}})
     assert set(stand.runtime.view.pipelines) == {"normal", "a", "b"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -59,9 +60,19 @@ def _add(
 ) -> None:
     words = name if group is app else f"{group.info.name} {name}"
     EXAMPLES[words] = example
-    group.command(name, rich_help_panel=panel, epilog=f"[dim]Example:[/] {example}", **settings)(
-        function
-    )
+    group.command(
+        name,
+        help=_unwrapped(function),
+        rich_help_panel=panel,
+        epilog=f"[dim]Example:[/] {example}",
+        **settings,
+    )(function)
+
+
+def _unwrapped(function: Callable[..., None]) -> str:
+    """The docstring, each paragraph one line: the terminal breaks it where it ends."""
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _group(name: str, text: str, panel: str) -> typer.Typer:
@@ -152,6 +163,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str], *, as_json: bool) -> int:
+    from doorbuster.errors import ConfigError, DoorbusterError
+
     try:
         # With --json the errors of usage come here too, instead of being printed for people.
         return int(app(list(arguments), prog_name="doorbuster", standalone_mode=not as_json) or 0)
@@ -160,6 +173,11 @@ def _run(arguments: Sequence[str], *, as_json: bool) -> int:
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except UnicodeEncodeError:  # a word that is no text: no id, no URL, no name has one
+        return _told(ConfigError("an argument is not UTF-8 text"), as_json=as_json) or 2
+    except OSError as error:
+        # stdout itself may be what cannot be written: say it on stderr, JSON or not
+        return _told(DoorbusterError(f"{error.strerror or error}"), as_json=False) or 1
     except Exception as error:
         code = _told(error, as_json=as_json)
         if code is None:

@@ -30,6 +30,8 @@ BAD_LINES_SHOWN: Final = 20
 """Bad rows that a report names; all of them are counted."""
 
 _LINE_BYTES_MAX: Final = 1 << 20  # a file without line ends must not fill the memory
+_CUT: Final = b'{"\x00 a line longer than the bound'  # neither JSON nor the right columns
+_DUE_MAX_S: Final = 7 * 24 * 3600.0  # a pace of weeks is a unit mistaken
 _COLUMNS: Final = ("buyer", "request_id", "sku", "quantity", "lines", "at_ms")
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 _MISSING: Final = object()
@@ -153,9 +155,10 @@ class AttemptsFile:
             line = self._stream.readline(_LINE_BYTES_MAX)
             if not line:
                 return
-            cut = line
-            while len(cut) == _LINE_BYTES_MAX and not cut.endswith(b"\n"):
-                cut = self._stream.readline(_LINE_BYTES_MAX)
+            if len(line) == _LINE_BYTES_MAX and not line.endswith(b"\n"):
+                while (cut := self._stream.readline(_LINE_BYTES_MAX)) and not cut.endswith(b"\n"):
+                    pass
+                line = _CUT  # its head might be a good row by itself: it is none
             yield line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
 
     def _ask(self, number: int, row: Mapping[str, Any]) -> Iterable[Ask]:
@@ -175,7 +178,11 @@ class AttemptsFile:
             return None
         if self._first_ms is None:
             self._first_ms = at_ms
-        return max(0.0, (at_ms - self._first_ms) / 1000 / self._speed)
+        try:
+            due_s = (at_ms - self._first_ms) / 1000 / self._speed
+        except OverflowError:
+            return None  # no moment: it paces nothing
+        return min(max(0.0, due_s), _DUE_MAX_S)
 
     def _bad(self, line: int, problem: str) -> None:
         self.bad_rows += 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["info", "list_plugins"]
 
-_STAGES = ("filter", "limit", "deduct", "enqueue", "persist", "compensate")
+_MARKS: Final = re.compile(r"(?::\w+:)?`+~?([^`]*)`+")
+_RULES: Final = re.compile(r"\s*\([^()]*(?:\b[A-Z]\d+\b|\w\.md\b|\bdesign:)[^()]*\)")
+_STAGES: Final = ("filter", "limit", "deduct", "enqueue", "persist", "compensate")
 
 
 def list_plugins(as_json: Json = False) -> None:
@@ -37,11 +40,15 @@ def list_plugins(as_json: Json = False) -> None:
         except ConfigError as error:  # one that cannot be imported is said, and the rest listed
             described = {"name": point.name, "error": str(error), **_origin(point)}
         found.append(
-            {name: value for name, value in described.items() if name not in ("options", "hooks")}
+            {
+                name: value
+                for name, value in described.items()
+                if name not in ("options", "hooks", "problems")
+            }
         )
 
     def human(console: Console) -> None:
-        shown = table("=name", "stages", "tier", "what it does", "from")
+        shown = table("=name", "stages", "kind", "what it does", "from")
         for item in found:
             shown.add_row(
                 item["name"],
@@ -60,7 +67,10 @@ def info(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The word that config uses.")],
     as_json: Json = False,
 ) -> None:
-    """Show one plugin: its stages, its tier or delivery, its options with their defaults."""
+    """Show one plugin: its stages, its tier or delivery, its options with their defaults.
+
+    Exit 1 when its hooks do not fit: what is wrong with them is said.
+    """
     from doorbuster.errors import UnknownPluginError
     from doorbuster.loading import find_entry_points
 
@@ -82,6 +92,8 @@ def info(
             "from": f"{found['distribution']} ({found['class']})",
         }
         console.print(grid({key: value for key, value in told.items() if value}))
+        for problem in found["problems"]:
+            console.print(f"problem: {problem}", style="bold red", markup=False)
         if not found["options"]:
             console.print("\nno options")
             return
@@ -94,6 +106,8 @@ def info(
         console.print(options)
 
     Output(as_json=as_json).result(found, human)
+    if found["problems"]:
+        raise typer.Exit(1)
 
 
 def _shown(default: Any) -> str:
@@ -114,6 +128,7 @@ def _describe(point: EntryPoint) -> dict[str, Any]:
     Raises:
         ConfigError: it cannot be imported; the message says what to install.
     """
+    from doorbuster.cli.fitting import problems
     from doorbuster.hookspecs import Delivery
     from doorbuster.loading import load_class
     from doorbuster.tiers import Bound
@@ -125,7 +140,7 @@ def _describe(point: EntryPoint) -> dict[str, Any]:
     if isinstance(delivery, Delivery) and "enqueue" not in stages:
         stages.append("enqueue")  # only a broker has methods of its own
     bound = Bound(
-        point.name, point.name, None, None, {hook: getattr(cls, hook) for hook in hooks}, ""
+        point.name, point.name, None, cls, {hook: getattr(cls, hook) for hook in hooks}, ""
     )
     gate = "filter" in hooks or "limit" in hooks
     return {
@@ -136,6 +151,7 @@ def _describe(point: EntryPoint) -> dict[str, Any]:
         "delivery": delivery.value if isinstance(delivery, Delivery) else None,
         "on_fault": str(getattr(cls, "on_fault", "closed")) if gate else None,
         "hooks": hooks,
+        "problems": problems(cls, bound),
         "options": _options(getattr(cls, "Options", None)),
         **_origin(point),
     }
@@ -144,7 +160,12 @@ def _describe(point: EntryPoint) -> dict[str, Any]:
 def _summary(cls: type[Any], name: str) -> str:
     """The first paragraph of a class's docstring, as plain words, without the name before it."""
     text = (inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ")
-    return text.replace("``", "").removeprefix(f"{name}: ")
+    return _plain(text).removeprefix(f"{name}: ")
+
+
+def _plain(text: str) -> str:
+    """For operators: without the marks of markup, and without the codes of rules in brackets."""
+    return _RULES.sub("", _MARKS.sub(r"\1", text))
 
 
 def _hooks(cls: type[Any]) -> list[str]:
@@ -194,5 +215,5 @@ def _field_docs(kind: type[Any]) -> Mapping[str, str]:
             and isinstance(text, ast.Expr)
             and isinstance(text.value, ast.Constant)
         ):
-            docs[field.target.id] = " ".join(str(text.value.value).split())
+            docs[field.target.id] = _plain(" ".join(str(text.value.value).split()))
     return docs

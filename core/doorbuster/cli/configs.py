@@ -33,20 +33,18 @@ def check(config: Config = None, url: Url = None, as_json: Json = False) -> None
     promises = _compile(source.settings)
     differs = list(_differences(source.settings))
 
+    in_force = {sale: row.effective for sale, row in _newest(source.settings).items()}
+
     def human(console: Console) -> None:
-        shown = table("sale", "mode", "promise", "")
+        shown = table("sale", "mode", "promise", "in config", "in force")
         for sale, modes in promises.items():
-            for mode, promise in modes.items():
-                now = "chosen" if source.settings.sales[sale].mode == mode else ""
-                shown.add_row(sale, mode, promise, now)
+            for mode in (*modes, "closed"):
+                marks = (source.settings.sales[sale].mode == mode, in_force.get(sale) == mode)
+                promise = modes.get(mode, "-")  # closed accepts nothing
+                shown.add_row(sale, mode, promise, *("yes" if mark else "" for mark in marks))
         console.print(shown if promises else "no sales")
         for item in differs:
-            console.print(
-                f"sale {item['sale']}: {item['what']} is {item['ledger']} in the ledger, "
-                f"{item['config']} in the config; {item['hint']}",
-                style="yellow",
-                markup=False,
-            )
+            console.print(_sentence(item), style="yellow", markup=False)
         console.print("the config is good", style="green")
 
     data = {"ok": True, "environment": source.settings.environment, "promises": promises}
@@ -80,17 +78,44 @@ def _compile(settings: Settings) -> dict[str, dict[str, str]]:
             engine.close()
 
 
-def _differences(settings: Settings) -> Iterator[dict[str, Any]]:
-    """Where the ledger's sales differ from config: what config says there has no effect now."""
-    from doorbuster.cli.session import open_ledger, rows_of
-    from doorbuster.settings import modes_of
+def _newest(settings: Settings) -> dict[str, SaleRow]:
+    """The newest run of every configured sale that the ledger has."""
+    from doorbuster.cli.session import rows_of
 
-    newest = {
+    return {
         row.sale: row
         for row in rows_of(settings)
         if row.environment == settings.environment and row.sale in settings.sales
     }
-    for sale, row in newest.items():
+
+
+def _sentence(item: Mapping[str, Any]) -> str:
+    """One difference in words and TOML, as both files of the reader's are."""
+    what, sku = item["what"], item["what"].removeprefix("units of ")
+    if sku != what and item["config"] is None:
+        said = f"{sku} is not in the config any more, and has {item['ledger']} units in the ledger"
+    elif sku != what and item["ledger"] is None:
+        said = f"{sku} is not in the ledger, and has {item['config']} units in the config"
+    else:
+        ledger, config = _inline(item["ledger"]), _inline(item["config"])
+        said = f"{what} is {ledger} in the ledger, {config} in the config"
+    return f"sale {item['sale']}: {said}; {item['hint']}"
+
+
+def _inline(value: Any) -> str:
+    """A value as it stands behind ``=`` in TOML; what is not there is ``not set``."""
+    if not isinstance(value, dict):
+        return "not set" if value is None else _value(value)
+    pairs = ", ".join(f"{_key(name)} = {_inline(inner)}" for name, inner in value.items())
+    return f"{{ {pairs} }}" if pairs else "not set"
+
+
+def _differences(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Where the ledger's sales differ from config: what config says there has no effect now."""
+    from doorbuster.cli.session import open_ledger
+    from doorbuster.settings import modes_of
+
+    for sale, row in _newest(settings).items():
         with open_ledger(settings) as ledger:
             units = ledger.skus(row)
         yield from _differing(sale, row, units, settings.sales[sale])
@@ -114,10 +139,11 @@ def _differing(
     for sku in sorted({*units, *found.skus}):
         here = units[sku].units if sku in units else None
         there = found.skus[sku].units if sku in found.skus else None
+        hint = f"doorbuster sale restock {sale} {sku} +N|-N"
+        if here is None:  # restock knows the run's own skus only
+            hint = "a run keeps its skus, the next one has it"
         if here != there:
-            yield _difference(
-                sale, f"units of {sku}", here, there, f"doorbuster sale restock {sale} {sku} +N|-N"
-            )
+            yield _difference(sale, f"units of {sku}", here, there, hint)
     for what, mine, other in (
         ("opens_at", _moment(row.opens_at_ms), _moment(found.opens_at_ms)),
         ("closes_at", _moment(row.closes_at_ms), _moment(found.closes_at_ms)),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["DEMO_SALE", "DEMO_SKU", "MODES", "demo_overrides"]
+__all__ = ["DEMO_SALE", "DEMO_SKU", "DEMO_URL", "MODES", "demo_overrides"]
 
 DEMO_SALE: Final = "demo"
 DEMO_SKU: Final = "unit"
+DEMO_URL: Final = "sqlite:///doorbuster-demo.db"
+"""The demo's own database, in the working folder."""
 
 _STAGES: Final = {
     "filter": [],

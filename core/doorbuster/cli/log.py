@@ -6,6 +6,7 @@ here it is said once in a few seconds, with a count.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -27,10 +28,13 @@ class _Stderr:
     """``sys.stderr`` of the moment: a progress bar puts its own in place, and lines go above it."""
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody reads it any more
+            return sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.flush()
 
 
 class _Voice:

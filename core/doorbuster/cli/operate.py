@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
+from doorbuster.cli.demo_sale import DEMO_SALE
 from doorbuster.cli.options import Config, Json, Limit, OneSale, Url
 from doorbuster.cli.output import Output, table
 
@@ -39,12 +40,18 @@ def alarms(
     as_json: Json = False,
 ) -> None:
     """Show the newest alarms."""
-    from doorbuster.cli.session import find_source, open_ledger
+    from doorbuster.cli.session import find_source, no_sales, open_ledger, rows_of
 
     output = Output(as_json=as_json)
-    with open_ledger(find_source(config, url, output).settings) as ledger:
-        ledger.migrate()
-        found = ledger.alarms(sale=sale, limit=limit)
+    settings = find_source(config, url, output, or_demo=sale in (None, DEMO_SALE)).settings
+    found: list[dict[str, Any]] = []
+    nothing = "no alarms"
+    if rows_of(settings):
+        with open_ledger(settings) as ledger:
+            ledger.migrate()
+            found = list(ledger.alarms(sale=sale, limit=limit))
+    else:
+        nothing = no_sales(settings)
 
     def human(console: Console) -> None:
         shown = table("=time (UTC)", "severity", "alarm", "sale", "detail")
@@ -58,7 +65,7 @@ def alarms(
                 detail,
                 style=_SEVERITY.get(alarm["severity"]),
             )
-        console.print(shown if found else "no alarms")
+        console.print(shown if found else nothing, markup=False)
 
     output.result({"alarms": found}, human)
 
@@ -100,12 +107,17 @@ def worker(
     With --drain it exits 0 when nothing is left, and 1 when something is.
     """
     from doorbuster.cli import log
-    from doorbuster.cli.session import find_source, open_engine
+    from doorbuster.cli.session import find_source, has_folder, no_sales, open_engine, rows_of
     from doorbuster.workers.runner import ROLES
 
     names = tuple(ROLES) if roles == "all" else tuple(filter(None, roles.split(",")))
     output = Output(as_json=as_json)
-    source = find_source(config, url, output)
+    # a worker that stays waits for the sales of its folder, not for a demo left beside it
+    source = find_source(config, url, output, or_demo=drain or not has_folder())
+    if drain and ROLES.keys() >= set(names) and not rows_of(source.settings):
+        nothing = {"roles": list(names), "drained": True, "left": 0, "unfinished": []}
+        output.result(nothing, lambda console: console.print(no_sales(source.settings)))
+        return
     with open_engine(source, roles=names) as engine:
         log.speak(source.settings.log.level, source.settings.log.format)
         with _Signals() as signals:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from doorbuster.cli.demo_sale import DEMO_SALE
 from doorbuster.cli.operate import time_text
 from doorbuster.cli.options import Config, Json, Limit, OneSale, Url
 from doorbuster.cli.output import Output, grid, table
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["list_orders", "show"]
+
+_COLUMNS: Final = ("sale", "buyer", "lines", "state")
 
 
 def list_orders(
@@ -27,10 +30,17 @@ def list_orders(
     as_json: Json = False,
 ) -> None:
     """List orders, the newest first."""
-    from doorbuster.cli.session import find_source, open_ledger
+    from doorbuster.cli.session import find_source, no_sales, open_ledger, rows_of
+    from doorbuster.errors import UnknownSaleError
 
     output = Output(as_json=as_json)
-    with open_ledger(find_source(config, url, output).settings) as ledger:
+    settings = find_source(config, url, output, or_demo=sale in (None, DEMO_SALE)).settings
+    if not rows_of(settings):
+        if sale is not None:
+            raise UnknownSaleError(sale, ())
+        output.result({"orders": []}, lambda console: console.print(no_sales(settings)))
+        return
+    with open_ledger(settings) as ledger:
         ledger.migrate()
         sales = [ledger.require_sale(sale).sale] if sale else [row.sale for row in ledger.sales()]
         found = [order for name in sales for order in ledger.orders(name, buyer=buyer, limit=limit)]
@@ -38,12 +48,12 @@ def list_orders(
     orders = [_public(order) for order in found[:limit]]
 
     def human(console: Console) -> None:
-        shown = table("=order", "sale", "buyer", "lines", "state", "=created (UTC)")
+        columns = _COLUMNS[1:] if len(sales) == 1 else _COLUMNS
+        title = f"Orders of sale {sales[0]}" if len(sales) == 1 else None
+        shown = table("=order", *columns, "=UTC", title=title)
         for order in orders:
-            shown.add_row(
-                *(order[name] for name in ("order_no", "sale", "buyer", "lines", "state")),
-                time_text(order["created_at_ms"])[5:],
-            )
+            when = time_text(order["created_at_ms"])[5:16]  # month, day, hour, minute
+            shown.add_row(order["order_no"], *(order[name] for name in columns), when)
         console.print(shown if orders else "no orders")
 
     output.result({"orders": orders}, human)
@@ -56,13 +66,16 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one order, the state of its intent, and its release if its units came back."""
-    from doorbuster.cli.session import find_source, open_ledger
+    from doorbuster.cli.session import find_source, open_ledger, rows_of
     from doorbuster.errors import DoorbusterError
 
     output = Output(as_json=as_json)
-    with open_ledger(find_source(config, url, output).settings) as ledger:
-        ledger.migrate()
-        order = ledger.order(order_no)
+    settings = find_source(config, url, output, or_demo=True).settings
+    order = None
+    if rows_of(settings):
+        with open_ledger(settings) as ledger:
+            ledger.migrate()
+            order = ledger.order(order_no)
     if order is None:
         raise DoorbusterError(f"no order {order_no!r}")
     shown = _public(order)

@@ -5,7 +5,9 @@ stdout holds the result and nothing else. Notes, progress and errors go to stder
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -34,9 +36,17 @@ class Output:
             return
         from rich.console import Console
 
-        # a pipe has no width: rows stay whole for the program that reads them
-        width = None if sys.stdout.isatty() else _PIPE_WIDTH
-        human(Console(highlight=False, width=width))
+        if sys.stdout.isatty():
+            human(Console(highlight=False))
+            return
+        # a pipe has no width: rows stay whole for the program that reads them, unless it says
+        columns = os.environ.get("COLUMNS", "")
+        width = int(columns) if columns.isdecimal() and int(columns) else _PIPE_WIDTH
+        text = io.StringIO()
+        human(Console(file=text, highlight=False, width=width))
+        for line in text.getvalue().splitlines():
+            print(line.rstrip())  # noqa: T201 - this is where commands speak
+        sys.stdout.flush()
 
     def note(self, text: str) -> None:
         """Say something beside the result, on stderr."""
@@ -96,6 +106,7 @@ def table(*columns: str, title: str | None = None) -> Table:
             column.lstrip(">="),
             justify="right" if column.startswith(">") else "left",
             no_wrap=column.startswith("="),
+            overflow="fold",  # a value that is too long goes on below: nothing is cut off
         )
     return made
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from doorbuster.cli.demo_sale import DEMO_SALE
 from doorbuster.cli.options import Config, Json, OneSale, Url
 from doorbuster.cli.output import Output, table
 
@@ -34,12 +35,11 @@ def reconcile(
 
     Exit 1 when a law is broken or the units do not balance.
     """
-    from doorbuster.cli.session import find_source, open_ledger, rows_of
+    from doorbuster.cli.session import find_source, no_sales, open_ledger, rows_of
     from doorbuster.errors import UnknownSaleError
 
     output = Output(as_json=as_json)
-    source = find_source(config, url, output)
-    settings = source.settings
+    settings = find_source(config, url, output, or_demo=sale in (None, DEMO_SALE)).settings
     rows = [row for row in rows_of(settings) if row.environment == settings.environment]
     if sale is not None and sale not in {row.sale for row in rows}:
         raise UnknownSaleError(sale, {row.sale for row in rows})
@@ -48,7 +48,8 @@ def reconcile(
         with open_ledger(settings) as ledger:
             reports = [(row, ledger.report(row)) for row in rows if sale in (None, row.sale)]
     data = _summary(reports)
-    output.result(data, lambda console: _show(console, data))
+    nothing = no_sales(settings)
+    output.result(data, lambda console: _show(console, data) if reports else console.print(nothing))
     if not data["balanced"] or not all(data["invariants"].values()):
         raise typer.Exit(1)
 
@@ -90,5 +91,3 @@ def _show(console: Console, data: dict[str, Any]) -> None:
         )
         for violation in sale["violations"]:
             console.print(f"  - {violation}", markup=False)
-    if not data["sales"]:
-        console.print("no sales in the ledger")

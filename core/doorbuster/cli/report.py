@@ -146,7 +146,7 @@ def show(console: Console, report: Mapping[str, Any], *, next_step: str) -> None
         style = "green" if name == "ACCEPTED" else None
         outcomes.add_row(name, f"{by_code[name]:,}", _MEANINGS.get(name, ""), style=style)
     console.print(outcomes)
-    laws = table("law", ">count", "", title="What the ledger holds")
+    laws = table("what", ">count", "", title="What the ledger holds")
     laws.add_row("units for sale", f"{report['stock']:,}", "")
     laws.add_row("identities accepted", f"{report['accepted']:,}", "")
     laws.add_row("orders of them", f"{report['orders']:,}", "")
@@ -189,7 +189,7 @@ def _verdict(report: Mapping[str, Any]) -> Text:
     if report["unfinished"]:
         return Text(
             f"The work is not done, {report['unfinished']:,} pieces are left; when the ledger can "
-            "be written again: doorbuster worker --drain.",
+            f"be written again: doorbuster worker --drain{_where(report)}.",
             style="bold yellow",
         )
     if broken:
@@ -199,5 +199,14 @@ def _verdict(report: Mapping[str, Any]) -> Text:
         0: "Nothing was accepted",
         1: "The one accepted attempt has exactly one order",
     }.get(accepted, f"Every one of the {accepted:,} accepted attempts has exactly one order")
-    text = f"{orders}, no unit was sold twice, and the stock balances."
-    return Text(text, style="bold green")
+    text = Text(f"{orders}, no unit was sold twice, and the stock balances.", style="bold green")
+    undecided = sum(report["outcomes"].get(name, 0) for name in ("BUSY", "PENDING"))
+    if undecided:
+        counted = "1 attempt" if undecided == 1 else f"{undecided:,} attempts"
+        again = "run it again, with --keep" if "url" in report else "run it again"
+        text.append(f"\n{counted} got no decision: {again}.", style="bold yellow")
+    return text
+
+
+def _where(report: Mapping[str, Any]) -> str:
+    return f" --url {report['url']}" if "url" in report else ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from doorbuster.cli.demo_sale import DEMO_SALE
 from doorbuster.cli.options import Actor, Config, Json, SaleId, Url, actor_name
 from doorbuster.cli.output import Output, grid, table
 
@@ -134,10 +135,12 @@ def status(sale: SaleId, config: Config = None, url: Url = None, as_json: Json =
 
 def list_sales(config: Config = None, url: Url = None, as_json: Json = False) -> None:
     """List the sales of the config and of the ledger."""
-    from doorbuster.cli.session import find_source, open_engine
+    from doorbuster.cli.session import find_source, has_folder, open_engine
 
     output = Output(as_json=as_json)
-    with open_engine(find_source(config, url, output), follow=False) as engine:
+    # a folder has sales of its own to list, started or not
+    source = find_source(config, url, output, or_demo=not has_folder())
+    with open_engine(source, follow=False) as engine:
         rows = {row.sale: row for row in engine.ledger.sales()}
         found: list[dict[str, Any]] = []
         for sale_id in sorted({*rows, *engine.settings.sales}):
@@ -182,14 +185,15 @@ def _do(
     from doorbuster.cli.session import find_source, open_engine
 
     output = Output(as_json=as_json)
-    with open_engine(find_source(config, url, output), follow=follow) as engine:
+    or_demo = not follow and sale == DEMO_SALE  # to look, never to change
+    with open_engine(find_source(config, url, output, or_demo=or_demo), follow=follow) as engine:
         step(engine, actor_name(actor))
         shown = engine.sales.status(sale)
     output.result(shown, lambda console: _show(console, shown))
 
 
 def _show(console: Console, shown: Mapping[str, Any]) -> None:
-    units = table("sku", ">units", ">sold", ">left", ">to be taken away")
+    units = table("sku", ">units", ">sold", ">left", ">to be withdrawn")
     for sku in shown["skus"]:
         left = sku["unallocated"] + sku["free"]
         numbers = (sku["total"], sku["accepted"], left, sku["wanted"])
@@ -204,7 +208,7 @@ def _show(console: Console, shown: Mapping[str, Any]) -> None:
                 "state": shown["state"],
                 "run": shown["run"],
                 "mode": word,
-                "sold by": f"{shown['deduct']}, journal {shown['journal']}, epoch {shown['epoch']}",
+                "sold by": f"plugin {shown['deduct']}, epoch {shown['epoch']}",
                 "promise": shown["promise"] or "not in the config",
                 "orders": f"{counts['orders']:,}, and {counts['reserved']:,} to be written",
                 "balanced": "yes" if shown["balanced"] else "NO: run doorbuster reconcile",

@@ -6,13 +6,14 @@ holds the demo's sale, the sale's built-in settings are used, and stderr says so
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from doorbuster.cli import log
-from doorbuster.cli.demo_sale import DEMO_SALE, DEMO_SKU, demo_overrides
+from doorbuster.cli.demo_sale import DEMO_SALE, DEMO_SKU, DEMO_URL, demo_overrides
 from doorbuster.cli.options import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
@@ -21,7 +22,19 @@ if TYPE_CHECKING:
     from doorbuster.ledger import Ledger, SaleRow
     from doorbuster.settings import Settings
 
-__all__ = ["Source", "database_file", "find_source", "open_engine", "open_ledger", "rows_of"]
+__all__ = [
+    "Source",
+    "database_file",
+    "find_source",
+    "has_folder",
+    "no_sales",
+    "open_engine",
+    "open_ledger",
+    "rows_of",
+]
+
+
+_URL_VARIABLE: Final = "DOORBUSTER_LEDGER__URL"  # names a ledger as --url does
 
 
 class Source:
@@ -54,8 +67,19 @@ def database_file(url: str) -> Path | None:
     return Path(str(parsed.database))
 
 
-def find_source(config: Path | None, url: str | None, output: Output) -> Source:
+def has_folder() -> bool:
+    """Whether the config folder that is used when none is named is there."""
+    return Path(DEFAULT_FOLDER).is_dir()
+
+
+def find_source(
+    config: Path | None, url: str | None, output: Output, *, or_demo: bool = False
+) -> Source:
     """Find the settings for these options.
+
+    ``or_demo``: where neither a folder nor a ledger was named and the ledger there would be
+    holds no sale, go to the demo's own database when one is here. What a killed demo left is
+    otherwise looked for in a ledger that never heard of it.
 
     Raises:
         SettingError: they are wrong, or there is no folder and no demo to work on.
@@ -63,8 +87,13 @@ def find_source(config: Path | None, url: str | None, output: Output) -> Source:
     given: dict[str, Any] = {} if url is None else {"ledger": {"url": url}}
     if config is not None:
         return Source(config, given)
-    folder = Path(DEFAULT_FOLDER) if Path(DEFAULT_FOLDER).is_dir() else None
+    folder = Path(DEFAULT_FOLDER) if has_folder() else None
     source = Source(folder, given)
+    if or_demo and url is None and _URL_VARIABLE not in os.environ and not rows_of(source.settings):
+        demo = _demo_beside(Source(None, {"ledger": {"url": DEMO_URL}}))
+        if demo is not None:
+            output.note(f"ledger: {DEMO_URL}, the demo's; {no_sales(source.settings)}")
+            return demo
     demo = _demo_beside(source)
     if demo is not None:
         output.note(f"using the built-in settings of sale {DEMO_SALE!r}, which this ledger holds")
@@ -94,6 +123,18 @@ def _demo_beside(source: Source) -> Source | None:
     if only_demo:  # a demo's own database: the folder beside it is about something else
         return Source(None, {**tables, "environment": row.environment})
     return Source(source.folder, {**source.overrides, **tables})
+
+
+def no_sales(settings: Settings) -> str:
+    """Say that the ledger of ``settings`` holds no sale; a password in its URL is hidden."""
+    import sqlalchemy as sa
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = sa.make_url(settings.ledger.url).render_as_string(hide_password=True)
+    except ArgumentError:
+        url = "the ledger"
+    return f"no sales in {url}"
 
 
 def rows_of(settings: Settings) -> list[SaleRow]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from doorbuster.cli.demo_sale import DEMO_SALE, demo_overrides
+from doorbuster.cli.demo_sale import DEMO_SALE, DEMO_URL, demo_overrides
 from doorbuster.cli.options import DEFAULT_FOLDER, Json
-from doorbuster.cli.output import Output
+from doorbuster.cli.output import Output, print_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from doorbuster.engine import Engine
     from doorbuster.ledger import SaleRow
 
-__all__ = ["DEMO_URL", "Mode", "demo", "init"]
-
-DEMO_URL: Final = "sqlite:///doorbuster-demo.db"
-"""The demo's own database, in the working folder."""
+__all__ = ["Mode", "demo", "init"]
 
 _TEMPLATES: Final = {"settings.toml": "settings.toml", "phone-x.toml": "sales/phone-x.toml"}
 
@@ -51,10 +48,18 @@ def init(
     """
     from doorbuster.errors import ConfigError
 
+    output = Output(as_json=as_json)
+    named = "" if folder == Path(DEFAULT_FOLDER) else f" --config {folder}"
+    steps = (f"doorbuster config check{named}", f"doorbuster sale start phone-x{named}")
     files = {folder / to: _template(name) for name, to in _TEMPLATES.items()}
     there = [str(file) for file in files if file.exists() or file.is_symlink()]
     if there:
-        raise ConfigError(f"{', '.join(there)}: exists; nothing was written")
+        print_error(f"{', '.join(there)}: exists; nothing was written", as_json=as_json)
+        output.note("\nNext, with what is there:")
+        for step in steps[: 1 if len(there) < len(files) else None]:
+            output.note(f"  {step}")
+        output.note("or write another folder:\n  doorbuster init NAME")
+        raise typer.Exit(2)
     for file, text in files.items():
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -62,16 +67,15 @@ def init(
                 stream.write(text)
         except OSError as error:
             raise ConfigError(f"{file}: cannot be written: {error.strerror}") from error
-    named = "" if folder == Path(DEFAULT_FOLDER) else f" --config {folder}"
 
     def human(console: Console) -> None:
         for file in files:
             console.print(f"wrote {file}", markup=False)
         console.print("\nNext:", style="bold")
-        console.print(f"  doorbuster config check{named}", markup=False)
-        console.print(f"  doorbuster sale start phone-x{named}", markup=False)
+        for step in steps:
+            console.print(f"  {step}", markup=False)
 
-    Output(as_json=as_json).result({"written": [str(file) for file in files]}, human)
+    output.result({"written": [str(file) for file in files]}, human)
 
 
 def _template(name: str) -> str:
@@ -113,6 +117,7 @@ def demo(
     if not keep and url is None:
         _start_fresh()
     output.note(f"ledger: {url or DEMO_URL}")
+    output.note(f"if this is stopped: doorbuster worker --drain --url {url or DEMO_URL}")
     answers = Answers(answers_file)
     with _engine(url or DEMO_URL, stock, limit, mode, keep=keep) as engine:
         _prepare(engine, keep=keep)
@@ -178,10 +183,13 @@ def _require_same_place(row: SaleRow, mode: Mode | None) -> None:
 def _prepare(engine: Engine, *, keep: bool) -> None:
     """Start the sale; without ``keep`` a sale that is there ends, and begins its next run.
 
+    So does one that has ended: it can sell nothing more.
+
     Raises:
         ConfigError: a sale of this name is there that no demo made; it is left alone.
     """
     from doorbuster.errors import ConfigError
+    from doorbuster.model import SaleState
 
     row = engine.ledger.sale(DEMO_SALE)
     if row is not None:
@@ -191,7 +199,7 @@ def _prepare(engine: Engine, *, keep: bool) -> None:
                 f"sale {DEMO_SALE!r} in this ledger was made by {made_by!r}, not by a demo; "
                 "name another database with --url"
             )
-        if not keep:
+        if not keep or row.state is SaleState.ENDED:
             engine.sales.end(DEMO_SALE, actor=_actor())
             engine.finish_work()
             engine.sales.create(DEMO_SALE, actor=_actor(), again=True)

@@ -69,12 +69,14 @@ def accept(
     batch: int,
     now_ms: int,
     lease: tuple[str, int] | None,
+    persist: str,
 ) -> Accepted:
     """Accept ``items`` of one sale, whose identities are distinct, in one transaction.
 
     ``skus`` are the ledger's. ``holds``: the deduct plugin holds units, so refused rows become
     tombstones and their holds are queued for undo (4.3); else they are removed. ``lease``
-    (owner, until) keeps the batch for the caller, who persists it inline. Lines are canonical.
+    (owner, until) keeps the batch for the caller, who persists it inline. ``persist`` names the
+    plugin that writes its orders. Lines are canonical.
 
     Raises:
         Fenced: the epoch is over; the transaction must roll back.
@@ -118,7 +120,7 @@ def accept(
         owner, until = lease or (None, 0)
         connection.exec_driver_sql(
             queries.load(connection.dialect.name)["insert_outbox"],
-            (batch, sid, len(taken), until, owner, now_ms),
+            (batch, sid, len(taken), persist, until, owner, now_ms),
         )
     return Accepted(
         [answers[n] for n in range(len(items))],

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
-import structlog
 from sqlalchemy import event, exc
 from sqlalchemy.pool import QueuePool, StaticPool
 
@@ -31,6 +30,7 @@ from doorbuster.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from doorbuster.logs import get_logger
 
 __all__ = ["TRIES", "Database", "new_batch_id"]
 
@@ -59,23 +59,24 @@ class Database:
         """
         try:
             parsed = sa.make_url(url)
-        except exc.ArgumentError as error:
+        except exc.ArgumentError:
+            # from None and without the text: it may hold a password (X9)
             raise ConfigError(
-                f"ledger.url: {url!r} is not a database URL; expected for example "
-                "'sqlite:///doorbuster.db'"
-            ) from error
+                "ledger.url is not a database URL; expected for example 'sqlite:///doorbuster.db'"
+            ) from None
         if parsed.get_backend_name() != "sqlite":
             raise ConfigError(
                 f"ledger.url: the ledger runs on SQLite; {parsed.get_backend_name()!r} is not "
                 "supported by this release; use 'sqlite:///doorbuster.db'"
             )
         self.url = parsed
-        self.in_memory = parsed.database in (None, "", ":memory:")
+        database = parsed.database or ""
+        self.in_memory = database == "" or ":memory:" in database or "mode=memory" in url
         self._clock = clock
         self._wait_ms = wait_ms
         self._writer_lock = threading.Lock()
         self._writing = threading.local()
-        self._log = structlog.get_logger("doorbuster.ledger").bind()
+        self._log = get_logger("doorbuster.ledger")
         self._writer = self._engine("BEGIN IMMEDIATE", 1)
         # One connection is one in-memory database: readers then share the writer's.
         self._reader = self._writer if self.in_memory else self._engine("BEGIN", 4)
@@ -118,7 +119,12 @@ class Database:
             cursor.execute("SELECT json_extract('[1]', '$[0]')")
         except sqlite3.OperationalError as error:
             raise ConfigError("ledger.url: this SQLite was built without JSON functions") from error
-        cursor.execute("PRAGMA journal_mode = WAL")
+        journal = cursor.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if journal not in ("wal", "memory"):
+            raise ConfigError(
+                f"ledger.url: this database keeps journal mode {journal!r}; WAL is needed, "
+                "which a network file system or a read-only file does not allow"
+            )
         cursor.execute("PRAGMA synchronous = FULL")
         # 40 MB of log between checkpoints: checkpoints are the p99 of a commit (measured).
         cursor.execute("PRAGMA wal_autocheckpoint = 10000")

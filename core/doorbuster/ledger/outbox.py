@@ -8,7 +8,7 @@ or when those that are lie in a dead letter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -25,12 +25,17 @@ __all__ = [
     "claim",
     "dead_letter",
     "is_pending",
+    "lease_over",
     "mark_created",
     "pending",
+    "persist_of",
     "reservations_of",
     "reserved",
     "settle",
 ]
+
+
+_LEASE_MAX_MS: Final = 60_000  # no process leases for longer, whatever its settings say
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -40,6 +45,27 @@ class Claim(msgspec.Struct, frozen=True):
     sid: int
     n: int
     tries: int
+    persist: str
+
+
+def lease_over(until_ms: sa.Column[int], now_ms: int, lease_ms: int) -> sa.ColumnElement[bool]:
+    """Whether a lease is over: its time has come, or it ends later than any given now would.
+
+    The second is a clock that was set back (Y9); a lease is only economy, so two workers of one
+    batch cost nothing but work.
+    """
+    return sa.or_(until_ms <= now_ms, until_ms > now_ms + max(lease_ms, _LEASE_MAX_MS))
+
+
+def persist_of(connection: sa.Connection, sid: int, buyer: str, request_id: str) -> str | None:
+    """The plugin that writes the order of an accepted attempt; ``None`` for no such attempt."""
+    intents, table = schema.intents, schema.outbox
+    found = connection.execute(
+        sa.select(table.c.persist)
+        .join(intents, intents.c.batch == table.c.batch)
+        .where(intents.c.sid == sid, intents.c.buyer == buyer, intents.c.request_id == request_id)
+    ).scalar_one_or_none()
+    return None if found is None else str(found)
 
 
 def claim(
@@ -59,8 +85,8 @@ def claim(
     table = schema.outbox
     mine = sa.true() if sids is None else table.c.sid.in_(list(sids))
     found = connection.execute(
-        sa.select(table.c.batch, table.c.sid, table.c.n, table.c.tries)
-        .where(table.c.done == 0, table.c.leased_until_ms <= now_ms, mine)
+        sa.select(table.c.batch, table.c.sid, table.c.n, table.c.tries, table.c.persist)
+        .where(table.c.done == 0, lease_over(table.c.leased_until_ms, now_ms, lease_ms), mine)
         .order_by(table.c.batch)
         .limit(max(1, min(rows, 1000)))
     ).all()
@@ -69,7 +95,7 @@ def claim(
     for row in found:
         if claims and total + row.n > rows:
             break
-        claims.append(Claim(row.batch, row.sid, row.n, row.tries))
+        claims.append(Claim(row.batch, row.sid, row.n, row.tries, row.persist))
         total += row.n
     if claims:
         connection.execute(

@@ -17,6 +17,7 @@ from doorbuster.identity import parse_lines
 from doorbuster.ledger import control, schema
 from doorbuster.ledger.accept import Undo, queue_undo, undo_code
 from doorbuster.ledger.audit import write_audit
+from doorbuster.ledger.outbox import lease_over
 from doorbuster.ledger.room import Fenced
 from doorbuster.ledger.stored import Stored, identity_of, read_stored, units
 from doorbuster.model import PER_SALE, Attempt, GrantState, IntentState, Kind, Reservation
@@ -278,7 +279,7 @@ def claim_jobs(
     table = schema.compensations
     rows = connection.execute(
         sa.select(table)
-        .where(table.c.leased_until_ms <= now_ms, table.c.sid.in_(list(sales)))
+        .where(lease_over(table.c.leased_until_ms, now_ms, lease_ms), table.c.sid.in_(list(sales)))
         .order_by(table.c.id)
         .limit(limit)
     ).all()

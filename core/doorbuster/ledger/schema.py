@@ -180,6 +180,9 @@ outbox = sa.Table(
     sa.Column("batch", _Id, primary_key=True, autoincrement=False),
     sa.Column("sid", _Id, nullable=False),
     sa.Column("n", sa.Integer, nullable=False),
+    # Who writes (and voids) the orders of this batch, whatever the mode's word is by then: else a
+    # return could void in one store what lives on in another.
+    sa.Column("persist", _Word, nullable=False),
     sa.Column("done", sa.Integer, nullable=False),
     sa.Column("leased_until_ms", _Ms, nullable=False),
     sa.Column("owner", _Word),

@@ -18,7 +18,7 @@ from doorbuster.settings.types import (
     StageSettings,
 )
 
-__all__ = ["modes_of", "plugin_of"]
+__all__ = ["key_of", "modes_of", "plugin_of"]
 
 _NOTHING = StageOverlay()
 
@@ -40,6 +40,32 @@ def modes_of(settings: Settings, sale_id: str) -> Mapping[str, StageSettings]:
         shared = _over(normal, settings.modes.get(name, _NOTHING))
         modes[name] = _over(shared, sale.modes.get(name, _NOTHING))
     return modes
+
+
+def key_of(settings: Settings, sale_id: str, mode: str, *stages: str, gate: str = "") -> str:
+    """Answer the full dotted key under which a word of a sale's mode stands.
+
+    Layers are asked from the most specific to the base: the sale's own mode, the global mode,
+    the sale's ``[pipeline]``, ``[pipeline]``. Of several ``stages``, for a problem of a pair, the
+    first that the most specific layer sets counts; of a list of gates, the list that has ``gate``.
+
+    Raises:
+        UnknownSaleError: no such sale is configured.
+    """
+    sale = _sale(settings, sale_id)
+    layers: list[tuple[str, StageOverlay]] = [(f"sales.{sale_id}.pipeline", sale.pipeline)]
+    if mode != DEFAULT_MODE:
+        layers = [
+            (f"sales.{sale_id}.modes.{mode}", sale.modes.get(mode, _NOTHING)),
+            (f"modes.{mode}", settings.modes.get(mode, _NOTHING)),
+            *layers,
+        ]
+    for table, overlay in layers:
+        for stage in stages:
+            value = getattr(overlay, stage)
+            if value is not None and (not gate or gate in value):
+                return f"{table}.{stage}"
+    return f"pipeline.{stages[0]}"
 
 
 def plugin_of(settings: Settings, sale_id: str, name: str) -> tuple[PluginSettings, str | None]:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from doorbuster.clock import Clock, SystemClock
 from doorbuster.errors import SettingError, SettingProblem
+from doorbuster.logs import get_logger
 from doorbuster.settings.convert import convert
 from doorbuster.settings.layers import Layers, SourceFile, read_layers
 from doorbuster.settings.types import Settings
@@ -92,7 +92,7 @@ class SettingsStore:
         self._error: Exception | None = None
         self._history: deque[Snapshot] = deque(maxlen=HISTORY_MAX)
         self._subscribers: list[Subscriber] = []
-        self._log = structlog.get_logger("doorbuster.settings").bind()
+        self._log = get_logger("doorbuster.settings")
 
     @property
     def snapshot(self) -> Snapshot:

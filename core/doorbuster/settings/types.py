@@ -102,14 +102,14 @@ class Workers(_Section):
     """``[workers]``: how accepted attempts become orders, and how the rest is settled."""
 
     persist_rows: Positive = 2000
-    """Orders written per transaction, at least one whole batch (S0-32 asks for 100)."""
-    persist_wait_ms: Positive = 100
-    """Longest pause before an order is written (S0-32)."""
+    """Orders written per transaction, at least one whole committed batch. S0-32 asks for 100: that
+    bound is about a database whose rows are locked meanwhile (docs/decisions/0005)."""
     lease_s: PositiveSeconds = 10.0
     """A claimed batch not settled by then may be claimed by another worker (O4). A hundred times
     what persisting a lease takes (measured), so only a dead or hung worker loses one."""
     idle_ms: Positive = 50
-    """Pause of an idle role."""
+    """Pause of an idle role, and so the longest an order waits for a transaction to take it; S0-32
+    allows 100 ms."""
     hold_age_s: PositiveSeconds = 10.0
     """Holds older than this and not justified by an intent are given back (protocol.md 4.3)."""
     settle_max_s: PositiveSeconds = 30.0

@@ -76,10 +76,12 @@ class Compensate:
 
     def _void(self, runtime: SaleRuntime, job: Job) -> None:
         """Make sure no order of a returned unit lives on, before the unit is free (4.4 b)."""
-        pipeline = self._tools.world.pipeline(runtime)
-        hooks = self._tools.world.wiring.bound(runtime.id, pipeline.persist_name).hooks
-        if "void" in hooks:
-            hooks["void"](job.reservation)
+        attempt = job.reservation.attempt
+        name = self._tools.ledger.persist_of(job.sid, attempt.buyer, attempt.request_id)
+        if name is not None:
+            hooks = self._tools.world.wiring.bound(runtime.id, name).hooks
+            if "void" in hooks:
+                hooks["void"](job.reservation)
 
     def _returned(self, runtime: SaleRuntime, job: Job, state: IntentState) -> None:
         attempt, sale = job.reservation.attempt, runtime.view.sale

@@ -52,10 +52,10 @@ class Persist:
         work = [*self._due(), *self._claim()]
         worked = False
         fault: Exception | SystemExit | None = None
-        for sid in sorted({leased.claim.sid for leased in work}):
-            mine = [leased for leased in work if leased.claim.sid == sid]
+        for sid, name in sorted({(leased.claim.sid, leased.claim.persist) for leased in work}):
+            mine = [one for one in work if (one.claim.sid, one.claim.persist) == (sid, name)]
             try:
-                worked |= self._persist(sid, [leased.claim for leased in mine])
+                worked |= self._persist(sid, name, [leased.claim for leased in mine])
             except (Exception, SystemExit) as error:  # noqa: BLE001 - it stops no other's turn
                 fault = error
                 self._failed.extend(mine)
@@ -97,12 +97,13 @@ class Persist:
             raise
         return [_Leased(claim, until_s) for claim in claims]
 
-    def _persist(self, sid: int, claims: Sequence[Claim]) -> bool:
+    def _persist(self, sid: int, name: str, claims: Sequence[Claim]) -> bool:
+        """Give batches to the plugin they were accepted for, whatever the mode's word is now."""
         tools, batches = self._tools, [claim.batch for claim in claims]
         runtime = tools.world.by_sid()[sid]
         if max(claim.tries for claim in claims) >= _TRIES_ALARM:
             tools.alarm("batch-keeps-failing", "warning", runtime.id, batches=len(batches))
-        persist = tools.world.pipeline(runtime).persist
+        persist = tools.world.wiring.bound(runtime.id, name).hooks["persist"]
         fulfil_batches(tools.ledger, tools.alarm, runtime.view.sale, persist, batches)
         self._settled.extend(batches)
         return True

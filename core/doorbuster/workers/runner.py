@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from doorbuster.errors import BackendError, ConfigError, nearest
+from doorbuster.logs import get_logger
 from doorbuster.workers.compensate import Compensate
 from doorbuster.workers.persist import Persist
 from doorbuster.workers.reconcile import Reconcile
@@ -38,6 +37,8 @@ def build_roles(names: Sequence[str], tools: Tools) -> list[Role]:
     Raises:
         ConfigError: an unknown role; it names the known ones and the nearest.
     """
+    if any(not name for name in names):
+        raise ConfigError(f"a role without a name; known: {', '.join(ROLES)}")
     for name in names:
         if name not in ROLES:
             raise ConfigError(f"no role {name!r}{nearest(name, ROLES)}; known: {', '.join(ROLES)}")
@@ -53,7 +54,7 @@ class Runner:
         self._tools = tools
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._log = structlog.get_logger("doorbuster.workers").bind()
+        self._log = get_logger("doorbuster.workers")
 
     def start(self) -> None:
         """Start a thread per role."""

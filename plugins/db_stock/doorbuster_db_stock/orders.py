@@ -53,7 +53,7 @@ class Orders:
     """``orders``: one row per accepted attempt, unique by ``order_no``.
 
     How many rows a transaction takes, and how long it waits for them, are the worker's bounds
-    (``workers.persist_rows``, ``workers.persist_wait_ms``; S0-32), not options of this class.
+    (``workers.persist_rows``, ``workers.idle_ms``; S0-32), not options of this class.
     """
 
     def __init__(self, options: PluginOptions, context: Context) -> None:

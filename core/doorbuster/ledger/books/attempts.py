@@ -44,6 +44,7 @@ class AttemptsBook(SalesBook):
         *,
         holds: bool,
         lease: tuple[str, int] | None = None,
+        persist: str = "orders",
     ) -> Accepted:
         """Run the accept transaction (protocol.md 4.1) for distinct identities of one sale.
 
@@ -68,6 +69,7 @@ class AttemptsBook(SalesBook):
                 batch=new_batch_id(self._clock),
                 now_ms=self.now_ms(),
                 lease=lease,
+                persist=persist,
             )
             if found.batch is None and not holds:
                 raise _NothingWritten(found)  # a sold-out sale must not pay an fsync per batch

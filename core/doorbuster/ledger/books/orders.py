@@ -60,6 +60,11 @@ class OrdersBook(SalesBook):
 
         return self.database.transact(work)
 
+    def persist_of(self, sid: int, buyer: str, request_id: str) -> str | None:
+        """The plugin that writes an accepted attempt's order; ``None`` for no such attempt."""
+        with self.database.read() as connection:
+            return outbox.persist_of(connection, sid, buyer, request_id)
+
     def settle(self, batches: Sequence[int]) -> int:
         """Close batches whose intents have all moved on; answer how many."""
         return self.database.transact(lambda connection: outbox.settle(connection, batches))

@@ -56,8 +56,8 @@ WHERE grants.sid = ? AND grants.epoch = ? AND grants.place = w.place AND grants.
 
 -- name: insert_outbox
 -- why: one row per committed batch is what workers lease, never rows (48-67k/s against 4-7k).
-INSERT INTO outbox (batch, sid, n, done, leased_until_ms, owner, tries, at_ms)
-VALUES (?, ?, ?, 0, ?, ?, 0, ?);
+INSERT INTO outbox (batch, sid, n, persist, done, leased_until_ms, owner, tries, at_ms)
+VALUES (?, ?, ?, ?, 0, ?, ?, 0, ?);
 
 -- name: reserved_intents
 -- why: what persist still has to write of some batches; a dead letter waits for a person.
