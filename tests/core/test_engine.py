@@ -296,7 +296,7 @@ def test_the_control_poll_sees_what_another_process_did(make_stand, url):
 MODES = {"direct": {"enqueue": "direct"}, "segments": {"deduct": "db-segments"}}
 
 
-def test_a_mode_that_keeps_the_pair_takes_effect_on_open(make_stand, url):
+def test_1_2_a_mode_that_keeps_the_pair_takes_effect_on_open(make_stand, url):
     """Config's new word goes to the control row; observers hear of it."""
     make_stand(url=url, modes=MODES)
     stand = make_stand(url=url, modes=MODES, sale={"mode": "direct"}, start=False)
@@ -305,7 +305,7 @@ def test_a_mode_that_keeps_the_pair_takes_effect_on_open(make_stand, url):
     assert len(stand.rows("orders")) == 1, "delivery inline"
 
 
-def test_a_mode_that_changes_the_pair_is_refused_and_the_sale_keeps_its_own(make_stand, url):
+def test_1_2_a_mode_that_changes_the_pair_is_refused_and_the_sale_keeps_its_own(make_stand, url):
     """Until a hand-over exists: an alarm, and the sale sells on in its mode."""
     make_stand(url=url, modes=MODES)
     stand = make_stand(url=url, modes=MODES, sale={"mode": "segments"}, start=False)
@@ -335,7 +335,7 @@ def test_an_unknown_mode_is_named_with_the_nearest(make_stand):
     assert str(caught.value).endswith("it has normal, direct, segments, closed")
 
 
-def test_a_mode_defined_anew_keeps_the_pair_of_a_started_sale(make_stand, url):
+def test_1_2_a_mode_defined_anew_keeps_the_pair_of_a_started_sale(make_stand, url):
     """The word is the same, its deduct is another: the sale goes on with what its units are in."""
     make_stand({"gold": 3}, url=url)
     stand = make_stand({"gold": 3}, url=url, pipeline={"deduct": "db-segments"}, start=False)

@@ -393,7 +393,7 @@ def test_4_3_an_undo_gives_units_and_quota_back_once(opened, make_sale, make_bat
     assert codes(holder.deduct(make_batch([make_attempt("ann", "r2", gold=2)], sale))) == ["HELD"]
 
 
-def test_4_3_an_aborted_record_replays_its_code_for_good(opened, make_batch, make_attempt):
+def test_3_2_an_aborted_record_replays_its_code_for_good(opened, make_batch, make_attempt):
     """protocol.md 3.2, 4.3: ABORTED replays its code, final; another request_id is judged."""
     holder = opened()
     (held,) = holder.deduct(make_batch([make_attempt()]))
@@ -436,7 +436,7 @@ def test_4_4_a_return_gives_quota_back_and_no_stock(opened, make_sale, make_batc
     assert codes(answers) == ["HELD", Code.OVER_LIMIT]
 
 
-def test_4_4_a_returned_record_replays_as_a_reservation(opened, make_batch, make_attempt):
+def test_3_2_a_returned_record_replays_as_a_reservation(opened, make_batch, make_attempt):
     """protocol.md 3.2: a returned attempt gets its first answer; the ledger adds the state."""
     holder = opened()
     first = holder.deduct(make_batch([make_attempt()]))
