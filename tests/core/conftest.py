@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from doorbuster.model import Attempt, Line
 from doorbuster.outcomes import Outcome
 from doorbuster.plugin import hookimpl
 from doorbuster.settings.convert import convert
+from doorbuster.testing import threads
 from doorbuster.testing.clock import ManualClock
 
 SALE = "drop"
@@ -197,29 +197,7 @@ def make_stand(clock: ManualClock, plugins: Plugins) -> Iterator[Callable[..., S
 @pytest.fixture
 def together() -> Callable[..., list[Any]]:
     """Run ``work(n)`` in ``count`` threads that start at once; answer what each returned."""
-
-    def run(work: Callable[[int], Any], count: int = 64) -> list[Any]:
-        barrier = threading.Barrier(count)
-        results: list[Any] = [None] * count
-        errors: list[BaseException] = []
-
-        def body(n: int) -> None:
-            barrier.wait()
-            try:
-                results[n] = work(n)
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=body, args=(n,)) for n in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert errors == []
-        assert not any(thread.is_alive() for thread in threads)
-        return results
-
-    return run
+    return threads.together
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What the plugin tests share: a manual clock, a context without a core, short makers."""
 
 import sys
-import threading
 
 import pytest
 import structlog
@@ -9,6 +8,7 @@ import structlog
 from doorbuster.identity import canonical_lines
 from doorbuster.plugin import Attempt, Batch, Context, Line, PerBuyer, Sale, Sku
 from doorbuster.testing.clock import ManualClock
+from doorbuster.testing.threads import together
 
 
 class NoMetrics:
@@ -111,25 +111,5 @@ def in_threads():
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # change threads as often as can be: races show
 
-    def run(work, count=64):
-        start = threading.Barrier(count)
-        results, errors = [None] * count, []
-
-        def body(n):
-            start.wait()
-            try:
-                results[n] = work(n)
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=body, args=(n,)) for n in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert errors == []
-        assert not any(thread.is_alive() for thread in threads)
-        return results
-
-    yield run
+    yield together
     sys.setswitchinterval(interval_s)
