@@ -8,6 +8,7 @@ that goes away never takes its attempt with it: from the flush on, the batch run
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,7 @@ from doorbuster.settings import Door as DoorSettings
 __all__ = ["Door"]
 
 Decide = Callable[[Sequence[Attempt]], Sequence[Outcome]]
+_WATCH_S = 0.05  # how late a deadline in a waiting inbox may be noticed
 _DRAIN_STEP_S = 0.001  # answers come through the loop, so it must turn
 _Waiting = tuple[Attempt, "asyncio.Future[Outcome]"]
 
@@ -35,15 +37,21 @@ class Door:
         settings: DoorSettings,
         pool: ThreadPoolExecutor,
         loop: asyncio.AbstractEventLoop,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``decide`` runs in ``pool``, at most ``settings.threads`` batches at once."""
+        """``decide`` runs in ``pool``, at most ``settings.threads`` batches at once.
+
+        ``now_s`` is the clock that attempts' ``deadline_s`` are readings of.
+        """
         self._decide = decide
         self._settings = settings
         self._pool = pool
         self._loop = loop
         self._inbox: deque[_Waiting] = deque()
         self._running = 0
+        self._now_s = now_s
         self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
         self._closing = False
         self._log = get_logger("doorbuster.door")
 
@@ -67,6 +75,8 @@ class Door:
             len(self._inbox) >= self._settings.batch_max
         ):
             self._flush()
+        if self._inbox and self._running >= self._settings.threads and self._watch is None:
+            self._watch = self._loop.call_later(_WATCH_S, self._answer_late)
         if not self._inbox or self._running >= self._settings.threads or self._timer is not None:
             return
         self._timer = self._loop.call_later(self._settings.linger_ms / 1000, self._linger_over)
@@ -75,6 +85,18 @@ class Door:
         self._timer = None
         if self._inbox and self._running < self._settings.threads:
             self._flush()
+        self._schedule()
+
+    def _answer_late(self) -> None:
+        """Answer BUSY where a deadline passed in the inbox: no thread may be free for long."""
+        self._watch = None
+        now_s = self._now_s()
+        late = [one for one in self._inbox if _is_late(one[0], now_s)]
+        if late:
+            self._inbox = deque(one for one in self._inbox if not _is_late(one[0], now_s))
+            for _, future in late:
+                if not future.done():
+                    future.set_result(busy("deadline"))
         self._schedule()
 
     def _flush(self) -> None:
@@ -120,9 +142,14 @@ class Door:
             while self._inbox and self._running < self._settings.threads:
                 self._flush()
             await asyncio.sleep(_DRAIN_STEP_S)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._watch):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._watch = None
+
+
+def _is_late(attempt: Attempt, now_s: float) -> bool:
+    return attempt.deadline_s is not None and now_s > attempt.deadline_s
 
 
 def _outcomes_of(done: Future[Sequence[Outcome]], size: int) -> Sequence[Outcome]:

@@ -318,7 +318,11 @@ class Engine:
         if found is not None and found[0] is loop:
             return found[1]
         door = Door(
-            lambda attempts: self._decide(runtime, attempts), self.settings.door, self._pool, loop
+            lambda attempts: self._decide(runtime, attempts),
+            self.settings.door,
+            self._pool,
+            loop,
+            self.clock.monotonic_s,
         )
         with self._lock:  # loops of other threads come and go meanwhile
             gone = [old for old, (owner, _) in self._doors.items() if owner.is_closed()]

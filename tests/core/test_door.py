@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from doorbuster.door import Door
@@ -216,6 +218,27 @@ def test_a_loop_that_is_gone_harms_nobody(room, pool):
     room.gate.set()
     pool.shutdown(wait=True)
     assert room.batches == [["b1"]]
+
+
+def test_a_deadline_passes_in_the_inbox_while_every_thread_is_busy(room, pool):
+    """It is answered then, not when a thread is free again; those who have time go on waiting."""
+
+    async def work(door):
+        room.gate.clear()
+        busy_one = asyncio.create_task(door.submit(attempt(0)))
+        await asyncio.to_thread(room.entered.acquire)
+        soon = msgspec.structs.replace(attempt(1), deadline_s=time.monotonic() + 0.01)
+        late = asyncio.create_task(door.submit(soon))
+        patient = asyncio.create_task(door.submit(attempt(2)))
+        outcome = await late
+        assert not room.gate.is_set()
+        room.gate.set()
+        return outcome, await busy_one, await patient
+
+    outcome, first, last = at_the_door(room, pool, work, linger_ms=0, threads=1)
+    assert (outcome.code, outcome.detail) == (Code.BUSY, {"reason": "deadline"})
+    assert (first.order_no, last.order_no) == ("b0", "b2")
+    assert room.batches == [["b0"], ["b2"]]
 
 
 # ------------------------------------------------------------------ through the engine
