@@ -36,7 +36,7 @@ check: venv  ## format, lint, types, import contracts, docstrings, fast tests: u
 	fi
 	$(BIN)/lint-imports
 	$(BIN)/interrogate core plugins
-	$(BIN)/pytest -q -m "not slow and not soak"
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not soak"
 
 cover: venv  ## run the tests under branch coverage; fail below 95 % in pipeline, ledger, outcomes
 	$(BIN)/python .ci/cover.py
