@@ -296,7 +296,7 @@ class Engine:
         if self._closed:
             return _CLOSED
         asked = Attempt(
-            lines=lines if lines is not None else [Line(sku, quantity)],  # type: ignore[arg-type]
+            lines=lines if lines is not None else [Line(sku, quantity)],  # type: ignore[arg-type]  # raw values: admission answers INVALID
             buyer=buyer,
             request_id=request_id,
             ticket=ticket,

@@ -295,7 +295,7 @@ def bind_hook(impl: Any, caller: Any, use: str) -> Callable[..., Any]:
         )
     wanted = tuple(caller.spec.argnames)
     if tuple(impl.argnames) == wanted:
-        return function  # type: ignore[no-any-return]
+        return function  # type: ignore[no-any-return]  # the hook's own signature was compared
     if set(impl.argnames) < set(wanted) and caller.name not in vars(hookspecs.Stages):
         picks = [wanted.index(name) for name in impl.argnames]
         return lambda *values: function(*[values[n] for n in picks])

@@ -168,7 +168,7 @@ class AttemptsFile:
                 return ()
         lines = row.get("lines", _MISSING)
         if lines is _MISSING or (lines is None and "sku" in row):
-            wanted: Any = [Line(row.get("sku"), row.get("quantity", 1))]  # type: ignore[arg-type]
+            wanted: Any = [Line(row.get("sku"), row.get("quantity", 1))]  # type: ignore[arg-type]  # raw values: the engine answers INVALID
         else:
             wanted = _lines_of(lines)
         return (Ask(row["buyer"], row["request_id"], wanted, self._due_s(row.get("at_ms"))),)

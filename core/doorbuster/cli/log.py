@@ -85,7 +85,7 @@ def configure() -> None:
             _voice.render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.PrintLoggerFactory(_Stderr()),  # type: ignore[arg-type]
+        logger_factory=structlog.PrintLoggerFactory(_Stderr()),  # type: ignore[arg-type]  # all it needs of a file
         cache_logger_on_first_use=False,
     )
 

@@ -26,7 +26,7 @@ _BAD_ASKS: Final = (
     lambda buyer: Ask(buyer, "bad", [Line("no-such-sku", 1)]),
     lambda buyer: Ask(buyer, "bad", [Line(DEMO_SKU, 0)]),
     lambda buyer: Ask(buyer, "bad", [Line(DEMO_SKU, -1)]),
-    lambda buyer: Ask(buyer, "bad", [Line(DEMO_SKU, "1e3")]),  # type: ignore[arg-type]
+    lambda buyer: Ask(buyer, "bad", [Line(DEMO_SKU, "1e3")]),  # type: ignore[arg-type]  # a bad attempt on purpose
     lambda buyer: Ask(buyer, "bad", [Line(DEMO_SKU, True)]),
     lambda buyer: Ask(buyer, "bad", []),
     lambda buyer: Ask("not an id", "bad", [Line(DEMO_SKU, 1)]),
