@@ -27,6 +27,7 @@ from doorbuster.errors import BackendError, WiringError
 from doorbuster.fulfilment import fulfil_batches
 from doorbuster.identity import is_id
 from doorbuster.ledger import Ledger, SaleRow
+from doorbuster.loading import Given
 from doorbuster.logs import get_logger
 from doorbuster.model import Attempt, IntentState, Line, SaleState
 from doorbuster.modes.control import follow_config
@@ -59,11 +60,15 @@ class Engine:
         roles: Sequence[str] = tuple(ROLES),
         migrate: bool = True,
         follow: bool = True,
+        plugins: Given | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """Open everything for ``settings``; ``roles`` run in threads of this process.
 
         ``migrate`` brings an older schema forward, else it is refused. ``follow`` takes what
         changed in config (a mode word, a router's places) to the ledger; who only looks does not.
+        ``plugins`` are classes of the program itself by the word config uses, beside the
+        installed ones. ``ledger`` is an open one, closed with the engine.
 
         Raises:
             ConfigError: the settings cannot be wired, or the ledger's schema is older.
@@ -75,7 +80,8 @@ class Engine:
         self.alarms = Alarms(self.clock)
         self.windows = Windows(self.clock)
         self.metrics = Counters()
-        self.ledger = Ledger.open(
+        self._plugins = plugins
+        self.ledger = ledger or Ledger.open(
             settings.ledger.url,
             self.clock,
             settings.environment,
@@ -123,6 +129,7 @@ class Engine:
             fulfil=self._fulfil,
             unsettled=self.custody.take,
             owner=self.owner,
+            plugins=self._plugins,
         )
         self.world = World(
             settings,
@@ -182,15 +189,18 @@ class Engine:
         overrides: dict[str, Any] | None = None,
         roles: Sequence[str] = tuple(ROLES),
         clock: Clock | None = None,
+        plugins: Given | None = None,
     ) -> Engine:
         """Open the engine of a config folder; ``overrides`` are tables above its layers.
+
+        ``plugins`` are classes of the program itself, by the word config uses.
 
         Raises:
             ConfigError: everything wrong with the settings at once.
             UnavailableError: the ledger cannot be reached.
         """
         settings = SettingsStore(config, overrides=overrides).load().settings
-        return cls(settings, roles=roles, clock=clock)
+        return cls(settings, roles=roles, clock=clock, plugins=plugins)
 
     def start(self) -> Self:
         """Start workers and the control poll; called by the context managers.

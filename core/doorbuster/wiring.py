@@ -66,8 +66,9 @@ class Wiring:
         fulfil: Callable[[Pipeline, int], None],
         unsettled: Callable[[Sequence[Unsettled]], Sequence[Outcome]],
         owner: str,
+        plugins: loading.Given | None = None,
     ) -> None:
-        """Bind; :meth:`compile_sale` builds.
+        """Bind; :meth:`compile_sale` builds. ``plugins`` are the program's own classes.
 
         Raises:
             ConfigError: no sale is configured, and a ``[plugins.NAME]`` table is wrong.
@@ -82,7 +83,7 @@ class Wiring:
         self._unsettled = unsettled
         self._owner = owner
         self._manager = loading.new_manager()
-        self._installed = loading.scan()
+        self._installed = loading.scan(plugins)
         self._lock = threading.Lock()
         self._built: dict[tuple[str, str | None], Bound] = {}
         self._failed: dict[tuple[str, str | None], SettingError | UnfitError] = {}
