@@ -46,6 +46,7 @@ from doorbuster.world import World
 __all__ = ["Engine"]
 
 _CLOSED = busy("engine-closed")
+_NOT_DECIDED = busy("not-decided")
 _POLL_S = 0.2  # how soon another node's pause or mode word is seen (design: mode)
 
 
@@ -363,9 +364,7 @@ class Engine:
         deadline_s = self._deadline_s(0)
         admitted = [runtime.admit(attempt, deadline_s) for attempt in asked]
         todo = [n for n, found in enumerate(admitted) if isinstance(found, Attempt)]
-        answers = [
-            found if isinstance(found, Outcome) else busy("not-decided") for found in admitted
-        ]
+        answers = [found if isinstance(found, Outcome) else _NOT_DECIDED for found in admitted]
         size = self.settings.door.batch_max
         for start in range(0, len(todo), size):
             part = todo[start : start + size]

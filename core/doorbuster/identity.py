@@ -12,8 +12,10 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -26,12 +28,14 @@ __all__ = [
     "ServerKey",
     "canonical_lines",
     "check",
+    "identity_text",
     "is_id",
     "parse_lines",
     "stable_hash",
 ]
 
 _fullmatch = ID_PATTERN.fullmatch
+_pair_match = re.compile(rf"{ID_PATTERN.pattern}\|{ID_PATTERN.pattern}").fullmatch
 _MASK: Final = (1 << 64) - 1
 
 
@@ -47,6 +51,14 @@ def stable_hash(text: str) -> int:
 def is_id(text: Any) -> bool:
     """Whether ``text`` may be part of a key (X3, X4); of any other type: it may not."""
     return isinstance(text, str) and _fullmatch(text) is not None
+
+
+def identity_text(buyer: Any, request_id: Any) -> str | None:
+    """``buyer|request_id`` when both are ids, else ``None``: one look instead of two."""
+    if type(buyer) is not str or type(request_id) is not str:
+        return None
+    text = f"{buyer}|{request_id}"
+    return text if _pair_match(text) else None
 
 
 def _invalid(reason: str, **detail: Any) -> Rejection:
@@ -125,6 +137,7 @@ def canonical_lines(lines: Sequence[Line]) -> str:
     )
 
 
+@lru_cache(maxsize=4096)  # a sale has few distinct texts, and a worker reads each order's
 def parse_lines(text: str) -> tuple[Line, ...]:
     """Read back what :func:`canonical_lines` wrote."""
     lines = []
@@ -171,11 +184,22 @@ class ServerKey:
 
     def order_no(self, sale: str, run: int, buyer: str, request_id: str) -> str:
         """Derive the order number of an identity: 32 hex digits (protocol.md 2.2)."""
-        inner = self._inner.copy()
-        inner.update(f"{self._environment}|{sale}|{run}|{buyer}|{request_id}".encode())
-        outer = self._outer.copy()
-        outer.update(inner.digest())
-        return outer.hexdigest()[:32]
+        return self.numbers(sale, run)(f"{buyer}|{request_id}")
+
+    def numbers(self, sale: str, run: int) -> Callable[[str], str]:
+        """The order numbers of one run, from ``buyer|request_id``; sale and run hashed once."""
+        begun = self._inner.copy()
+        begun.update(f"{self._environment}|{sale}|{run}|".encode())
+        begin, end = begun.copy, self._outer.copy
+
+        def order_no(identity: str) -> str:
+            inner = begin()
+            inner.update(identity.encode())
+            outer = end()
+            outer.update(inner.digest())
+            return outer.hexdigest()[:32]
+
+        return order_no
 
     def sign(self, receipt: Receipt) -> str:
         """Sign ``receipt`` into one URL-safe word."""

@@ -141,7 +141,7 @@ class Sale(msgspec.Struct, frozen=True):
     options: Mapping[str, Any] = {}
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One ask to buy, all lines or nothing.
 
     ``deadline_s`` is a reading of the process's monotonic clock after which no work may start.
@@ -178,7 +178,7 @@ class Batch(msgspec.Struct, frozen=True):
         return len(self.attempts)
 
 
-class Reservation(msgspec.Struct, frozen=True):
+class Reservation(msgspec.Struct, frozen=True, gc=False):
     """Where an attempt's units are served. The core fills what a plugin leaves out.
 
     ``intent`` is the number of the ledger's row, known on the worker side.

@@ -130,7 +130,7 @@ class Rejection(msgspec.Struct, frozen=True):
             raise ValueError(f"{self.code.name} is not a rejection")
 
 
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer to one attempt.
 
     ``detail`` may hold ``limit``, ``bought``, ``remaining``, ``starts_at`` (ISO 8601) and a

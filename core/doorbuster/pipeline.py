@@ -101,8 +101,21 @@ class Pipeline(msgspec.Struct, frozen=True):
 
         Answers align with ``batch``. Never raises for faults of plugins and backends.
         """
+        outcomes, alive, narrowed = self._gated(batch)
+        if alive and narrowed is batch:
+            outcomes = self._sell(batch)
+        elif alive:
+            for position, answer in zip(alive, self._sell(narrowed), strict=True):
+                outcomes[position] = answer
+        for observer in self.observers:
+            self._tell(observer, batch, outcomes)
+        return outcomes
+
+    # ------------------------------------------------------------------ gates
+    def _gated(self, batch: Batch) -> tuple[list[Outcome], Sequence[int], Batch]:
+        """Ask every gate about what the gates before it passed; who is left, and where."""
         outcomes = [_UNDECIDED] * len(batch)
-        alive = list(range(len(batch)))
+        alive: Sequence[int] = range(len(batch))
         narrowed = batch
         for gate in self.gates:
             if not alive:
@@ -117,14 +130,8 @@ class Pipeline(msgspec.Struct, frozen=True):
             if len(kept) != len(alive):
                 alive = kept
                 narrowed = _narrow(batch, alive)
-        if alive:
-            for position, answer in zip(alive, self._sell(narrowed), strict=True):
-                outcomes[position] = answer
-        for observer in self.observers:
-            self._tell(observer, batch, outcomes)
-        return outcomes
+        return outcomes, alive, narrowed
 
-    # ------------------------------------------------------------------ gates
     def _ask(self, gate: Gate, batch: Batch) -> Verdicts:
         try:
             verdicts = gate.call(batch)
@@ -159,9 +166,11 @@ class Pipeline(msgspec.Struct, frozen=True):
         missing: dict[int, str] = {}
         reserved: list[tuple[int, Reservation]] = []
         unknown: list[tuple[int, Reservation]] = []
-        for position, attempt, answer in zip(positions, batch, self._deduct(batch), strict=True):
+        epoch = batch.epoch
+        answers = self._deduct(batch)
+        for position, attempt, answer in zip(positions, batch.attempts, answers, strict=True):
             if isinstance(answer, Reservation):
-                reserved.append((position, _complete(answer, attempt, batch.epoch)))
+                reserved.append((position, _complete(answer, attempt, epoch)))
             elif answer is UNKNOWN:
                 # The place is not known: "" is the buyer's home, which compensate finds.
                 unknown.append((position, Reservation(attempt, "", attempt.order_no, batch.epoch)))
@@ -209,21 +218,21 @@ class Pipeline(msgspec.Struct, frozen=True):
             )
         except (UnavailableError, PermanentError) as error:
             self._fault("accept", "ledger", error)
-            answer = busy("ledger-unavailable")
+            refused = busy("ledger-unavailable")
             for position, _ in reserved:
-                outcomes[position] = answer
+                outcomes[position] = refused
             if self.holds:
-                self._later(batch, items, answer)
+                self._later(batch, items, refused)
             return
         except BaseException as error:  # noqa: BLE001 - the commit may have happened
             self._fault("accept", "ledger", error)
             self._pending(batch, reserved, outcomes)
             return
-        for (position, item), answer_or_short in zip(reserved, accepted.answers, strict=True):
-            if isinstance(answer_or_short, Short):
+        for (position, item), answer in zip(reserved, accepted.answers, strict=True):
+            if isinstance(answer, Short):
                 missing[position] = item.place
             else:
-                outcomes[position] = answer_or_short
+                outcomes[position] = answer
         if self.delivery is Delivery.INLINE and accepted.batch is not None:
             self.fulfil(self, accepted.batch)
 
@@ -309,16 +318,15 @@ def _check_answers(
     if len(answers) != len(batch):
         raise ContractError(f"{where} answered {len(answers)} for {len(batch)} attempts")
     for answer, attempt in zip(answers, batch.attempts, strict=True):
+        if type(answer) is Reservation and answer.attempt is attempt and kinds is _DEDUCTED:
+            continue  # nearly every answer of deduct, at the price of one look
         if not isinstance(answer, kinds):
             raise ContractError(f"{where} answered a {type(answer).__name__}")
         if isinstance(answer, Rejection):
             if not isinstance(answer.code, Code) or not isinstance(answer.detail, Mapping):
                 raise ContractError(f"{where} answered a rejection of {answer.code!r}")
-        elif (
-            isinstance(answer, Reservation)
-            and answer.attempt is not attempt
-            and answer.attempt != attempt
-        ):  # what a mixed-up connection hands out: another buyer's answer (C3)
+        elif isinstance(answer, Reservation) and answer.attempt != attempt:
+            # what a mixed-up connection hands out: another buyer's answer (C3)
             raise ContractError(f"{where} answered a reservation of another attempt")
 
 

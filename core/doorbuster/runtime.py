@@ -7,7 +7,8 @@ Everything a batch needs is read from one snapshot reference, so no attempt sees
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,8 @@ from doorbuster.windows import Windows
 __all__ = ["Known", "SaleRuntime", "sale_of"]
 
 _PENDING_S = 1.0
+_ACCEPTED: Final = Code.ACCEPTED
+_NOT_DECIDED: Final = busy("not-decided")
 
 
 def sale_of(configured: Sale, row: SaleRow | None, skus: Mapping[str, Sku] | None) -> Sale:
@@ -39,7 +42,7 @@ def sale_of(configured: Sale, row: SaleRow | None, skus: Mapping[str, Sku] | Non
     )
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _Answer(msgspec.Struct, frozen=True, gc=False):
     """A known answer of one run; a PENDING one is believed for a moment only."""
 
     run: int
@@ -81,19 +84,24 @@ class Known:
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
         """Remember ACCEPTED and PENDING; forget anything else. An older run changes nothing."""
-        key = (attempt.buyer, attempt.request_id)
+        self.put_all([(attempt, outcome)])
+
+    def put_all(self, pairs: Iterable[tuple[Attempt, Outcome]]) -> None:
+        """:meth:`put` for many, under one lock."""
         until_s = self._clock.monotonic_s() + _PENDING_S
+        answers = self._answers
         with self._lock:
-            old = self._answers.get(key)
-            if old is not None and old.run > attempt.run:
-                return
-            if outcome.code > 0 and self._limit:
-                answer = _Answer(attempt.run, attempt.fingerprint, outcome, until_s)
-                self._answers[key] = answer
-                while len(self._answers) > self._limit:
-                    del self._answers[next(iter(self._answers))]
-            else:
-                self._answers.pop(key, None)
+            for attempt, outcome in pairs:
+                key = (attempt.buyer, attempt.request_id)
+                old = answers.get(key)
+                if old is not None and old.run > attempt.run:
+                    continue
+                if outcome.code > 0 and self._limit:
+                    answers[key] = _Answer(attempt.run, attempt.fingerprint, outcome, until_s)
+                else:
+                    answers.pop(key, None)
+            while len(answers) > self._limit:
+                del answers[next(iter(answers))]
 
     def drop(self, buyer: str, request_id: str) -> None:
         """Forget one identity: its order changed, the ledger answers now."""
@@ -172,7 +180,7 @@ class SaleRuntime:
                     todo.append((position, attempts[position]))
                 else:
                     outcomes[position] = found
-        decided = [outcome or busy("not-decided") for outcome in outcomes]
+        decided = [outcome or _NOT_DECIDED for outcome in outcomes]
         self._windows.record(self.id, decided, (self._clock.monotonic_s() - started) * 1000)
         return decided
 
@@ -187,22 +195,23 @@ class SaleRuntime:
         if pipeline is None or pipeline.deduct_name != view.row.deduct:
             # Another node's config chose it, or its grants are lent to another backend.
             return [busy("mode-not-here")] * len(attempts)
-        now_s = self._clock.monotonic_s()
-        late = [_refused_unjudged(a, view.sale.run, now_s) for a in attempts]
-        alive = [a for a, refused in zip(attempts, late, strict=True) if refused is None]
-        row = view.row
-        answers = iter(
-            pipeline.run(Batch(view.sale, alive, pipeline.mode, row.epoch, row.kind))
-            if alive
-            else ()
+        now_s, run, row = self._clock.monotonic_s(), view.sale.run, view.row
+        late = {
+            n: refused
+            for n, attempt in enumerate(attempts)
+            if (refused := _refused_unjudged(attempt, run, now_s)) is not None
+        }
+        alive = [a for n, a in enumerate(attempts) if n not in late] if late else attempts
+        if not alive:
+            return list(late.values())
+        answers = pipeline.run(Batch(view.sale, alive, pipeline.mode, row.epoch, row.kind))
+        self.known.put_all(  # PENDING is put by whoever settles it
+            pair for pair in zip(alive, answers, strict=True) if pair[1].code is _ACCEPTED
         )
-        outcomes = []
-        for attempt, unjudged in zip(attempts, late, strict=True):
-            outcome = unjudged or next(answers)
-            if outcome.code is Code.ACCEPTED:  # PENDING is put by whoever settles it
-                self.known.put(attempt, outcome)
-            outcomes.append(outcome)
-        return outcomes
+        if not late:
+            return answers
+        judged = iter(answers)
+        return [late[n] if n in late else next(judged) for n in range(len(attempts))]
 
 
 def _refused_unjudged(attempt: Attempt, run: int, now_s: float) -> Outcome | None:

@@ -39,6 +39,8 @@ __all__ = [
 STALE: Final = Rejection(Code.BUSY, {"reason": "stale-epoch"}, retry_after_ms=200)
 PHANTOM: Final = Rejection(Code.BUSY, {"reason": "phantom-hold"}, retry_after_ms=200)
 
+_ACCEPTED: Final = Code.ACCEPTED  # a look-up in the enum's class costs as much as the answer
+
 Answer: TypeAlias = Outcome | Short
 Undo: TypeAlias = tuple[Reservation, Code, Mapping[str, int]]
 """A hold to give back: the hold, the code of its record, and its phantom units per sku."""
@@ -88,19 +90,19 @@ def accept(
     if gate is not None and not holds:
         return _refuse_new(connection, sid, items, gate)
     known = _insert(connection, sid, items, epoch, batch, now_ms)
-    fresh = [n for n in range(len(items)) if n not in known]
-    answers: dict[int, Answer] = {
-        n: outcome_of(found, items[n].attempt.fingerprint) for n, found in known.items()
-    }
+    fresh = [n for n in range(len(items)) if n not in known] if known else range(len(items))
+    answers: list[Answer | None] = [None] * len(items)
+    for n, found in known.items():
+        answers[n] = outcome_of(found, items[n].attempt.fingerprint)
     room = Room(connection, row, skus, epoch)
-    room.read([items[n] for n in fresh])
+    room.read([items[n] for n in fresh] if known else items)
     refusals: list[_Refusal] = []
     taken: list[int] = []
     for n in fresh:
         verdict = gate or room.decide(items[n])
         if verdict is None:
             taken.append(n)
-            answers[n] = Outcome(Code.ACCEPTED, order_no=items[n].order_no)
+            answers[n] = Outcome(_ACCEPTED, items[n].order_no)
             continue
         phantom: Mapping[str, int] = {}
         if isinstance(verdict, Short) and holds:  # it held what its grant does not have
@@ -123,7 +125,7 @@ def accept(
             (batch, sid, len(taken), persist, until, owner, now_ms),
         )
     return Accepted(
-        [answers[n] for n in range(len(items))],
+        [answer for answer in answers if answer is not None],
         batch if taken else None,
         taken,
         undo=bool(undo),
@@ -174,21 +176,26 @@ def _insert(
     rows = [
         (
             sid,
-            *keys[n],
-            items[n].order_no,
-            items[n].attempt.fingerprint,
+            buyer,
+            request_id,
+            item.order_no,
+            item.attempt.fingerprint,
             epoch,
-            items[n].place,
+            item.place,
             batch,
             now_ms,
         )
-        for n in sorted(range(len(items)), key=keys.__getitem__)
+        for (buyer, request_id), item in sorted(zip(keys, items, strict=True), key=_by_key)
     ]
     sql = queries.load(connection.dialect.name)
     if queries.insert_many(connection, sql["insert_intents"], rows) == len(items):
         return {}
     stored = read_stored(connection, sid, keys)
     return {n: found for n, key in enumerate(keys) if (found := stored[key]).batch != batch}
+
+
+def _by_key(pair: tuple[tuple[str, str], Reservation]) -> tuple[str, str]:
+    return pair[0]
 
 
 def _remove(

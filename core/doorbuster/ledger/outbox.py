@@ -8,6 +8,7 @@ or when those that are lie in a dead letter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -229,7 +230,8 @@ class CreatingTransaction:
         if lost:
             raise ContractError(f"{len(lost)} reservations name no intent, the first: {lost[0]}")
         connection.exec_driver_sql(sql["create_intents"], (ids,))
-        self.won = [item for item in reservations if before[item.intent] == IntentState.RESERVED]
+        reserved = str(IntentState.RESERVED)
+        self.won = [item for item in reservations if before[item.intent] == reserved]
         self.answers = [_answer(before[item.intent]) for item in reservations]
 
     def execute(self, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -245,7 +247,7 @@ class CreatingTransaction:
             connection.execute(statement, list(rows))
         else:
             text, keys = plain
-            queries.insert_many(connection, text, [[row[key] for key in keys] for row in rows])
+            queries.insert_many(connection, text, list(map(itemgetter(*keys), rows)))
 
 
 def _plain_insert(
@@ -261,7 +263,8 @@ def _plain_insert(
         for key in keys
     )
     order = list(compiled.positiontup or ())
-    return (str(compiled), order) if as_is and set(order) == set(keys) else None
+    same = set(order) == set(keys) and len(order) > 1  # of one key itemgetter makes no tuple
+    return (str(compiled), order) if as_is and same else None
 
 
 def _ids(reservations: Sequence[Reservation]) -> str:

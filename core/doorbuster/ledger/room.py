@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -91,22 +91,27 @@ class Room:
 
         A buyer's second attempt in the batch sees the first one.
         """
-        buyer, place = item.attempt.buyer, item.place
-        need = units(item.attempt.lines)
-        total = sum(need.values())
-        if not self._skus.issuperset(need):
-            return _UNKNOWN_SKU
+        attempt, place = item.attempt, item.place
+        buyer, lines = attempt.buyer, attempt.lines
+        if len(lines) == 1:  # without the sums: what nearly every attempt is
+            total = lines[0].quantity
+            need: Iterable[tuple[str, int]] = ((lines[0].sku, total),)
+        else:
+            need = tuple(units(lines).items())
+            total = sum(n for _, n in need)
+        for sku, _ in need:
+            if sku not in self._skus:
+                return _UNKNOWN_SKU
         most = self._row.limits.attempt
         if most is not None and total > most:
             return Rejection(Code.OVER_LIMIT, {"limit": most, "scope": "attempt"})
-        wants = [(PER_SALE, total)] if self._one_sku else [(PER_SALE, total), *need.items()]
+        wants = ((PER_SALE, total),) if self._one_sku else ((PER_SALE, total), *need)
         for scope, n in wants:
             limit = self._limits[scope]
-            bought = self._bought.get((buyer, scope), 0)
-            if limit is not None and bought + n > limit:
+            if limit is not None and (bought := self._bought.get((buyer, scope), 0)) + n > limit:
                 return Rejection(Code.OVER_LIMIT, {"limit": limit, "bought": bought})
         missing: dict[str, int] = {}
-        for sku, n in need.items():
+        for sku, n in need:
             free = self._free.get((place, sku))
             if free is None:
                 return _NO_GRANT
@@ -115,9 +120,10 @@ class Room:
         if missing:
             return Short(missing)
         for scope, n in wants:
-            self._bought[buyer, scope] = self._bought.get((buyer, scope), 0) + n
-            self._added[buyer, scope] += n
-        for sku, n in need.items():
+            key = buyer, scope
+            self._bought[key] = self._bought.get(key, 0) + n
+            self._added[key] += n
+        for sku, n in need:
             self._free[place, sku] -= n
             self._consumed[place, sku] += n
         return None

@@ -8,7 +8,7 @@ table ``orders``; this module only names the columns it writes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -48,6 +48,11 @@ _ORDERS: Final = sa.table(
     sa.column("created_at_ms"),
 )
 
+_INSERT: Final = _ORDERS.insert()
+
+_Prices: TypeAlias = Mapping[tuple[str, str], tuple[int | None, str | None]]
+"""Amount and currency by (sale, canonical lines)."""
+
 
 class Orders:
     """``orders``: one row per accepted attempt, unique by ``order_no``.
@@ -74,11 +79,11 @@ class Orders:
         """
         if not reservations:
             return ()
-        skus = self._skus(reservations)  # read before the transaction opens
+        prices = self._prices(reservations)  # read before the transaction opens
         with self._context.ledger.creating(reservations) as creating:
             now_ms = self._context.clock.wall_ms()
-            rows = [self._row(item, CREATED, now_ms, skus) for item in creating.won]
-            creating.execute(_ORDERS.insert(), rows)
+            rows = [self._row(item, CREATED, now_ms, prices) for item in creating.won]
+            creating.execute(_INSERT, rows)
         return creating.answers
 
     @hookimpl
@@ -93,38 +98,42 @@ class Orders:
             UnavailableError: the database could not be reached; nothing was applied.
             UnknownOutcomeError: the commit's outcome is not known; calling again is safe.
         """
-        row = self._row(reservation, VOID, self._context.clock.wall_ms(), self._skus([reservation]))
+        prices = self._prices([reservation])
+        row = self._row(reservation, VOID, self._context.clock.wall_ms(), prices)
 
         def statements(connection: sa.Connection) -> Persisted:
             return _void(connection, row)
 
         return self._context.ledger.voiding(reservation, statements)
 
-    def _skus(self, reservations: Sequence[Reservation]) -> Mapping[str, Mapping[str, Sku]]:
-        sales = {item.attempt.sale for item in reservations}
-        return {sale: self._context.ledger.skus(sale) for sale in sales}
+    def _prices(self, reservations: Sequence[Reservation]) -> _Prices:
+        """What each distinct content costs: a batch has many orders and few of those."""
+        contents = {(item.attempt.sale, _text(item)): item.attempt.lines for item in reservations}
+        skus = {sale: self._context.ledger.skus(sale) for sale in {sale for sale, _ in contents}}
+        return {key: price_of(lines, skus[key[0]]) for key, lines in contents.items()}
 
     def _row(
-        self,
-        reservation: Reservation,
-        state: str,
-        now_ms: int,
-        skus: Mapping[str, Mapping[str, Sku]],
+        self, reservation: Reservation, state: str, now_ms: int, prices: _Prices
     ) -> Mapping[str, Any]:
         attempt = reservation.attempt
-        amount_minor, currency = price_of(attempt.lines, skus[attempt.sale])
+        lines = _text(reservation)
+        amount_minor, currency = prices[attempt.sale, lines]
         return {
             "order_no": reservation.order_no,
             "environment": self._context.environment,
             "sale": attempt.sale,
             "buyer": attempt.buyer,
             "request_id": attempt.request_id,
-            "lines": canonical_lines(attempt.lines),
+            "lines": lines,
             "amount_minor": amount_minor,
             "currency": currency,
             "state": state,
             "created_at_ms": now_ms,
         }
+
+
+def _text(reservation: Reservation) -> str:
+    return reservation.attempt.fingerprint or canonical_lines(reservation.attempt.lines)
 
 
 def price_of(lines: Sequence[Line], skus: Mapping[str, Sku]) -> tuple[int | None, str | None]:
@@ -146,7 +155,7 @@ def _void(connection: sa.Connection, tombstone: Mapping[str, Any]) -> Persisted:
     this = _ORDERS.c.order_no == tombstone["order_no"]
     state = connection.execute(sa.select(_ORDERS.c.state).where(this)).scalar_one_or_none()
     if state is None:
-        connection.execute(_ORDERS.insert(), [tombstone])
+        connection.execute(_INSERT, [tombstone])
         return Persisted.REFUSED
     if state == VOID:
         return Persisted.REFUSED
