@@ -52,13 +52,17 @@ Balance = tuple[str, Mapping[str, int], Mapping[str, int]]
 
 
 class End(NamedTuple):
-    """How ``n`` intents ended up: their state, their order's, their release's."""
+    """How ``n`` intents ended up: their state, their order's, their release's.
+
+    ``away``: the persist plugin keeps their orders outside this database, and answered for them.
+    """
 
     state: IntentState
     order: str | None
     order_matches: bool | None
     release: str | None
     release_matches: bool | None
+    away: bool
     n: int
 
     @property
@@ -113,7 +117,7 @@ def ends(connection: sa.Connection, sid: int) -> list[End]:
     query = _with_ends(sa.func.count()).where(_of(_intents, sid)).group_by(*_END)
     found: list[End] = []
     for row in connection.execute(query):
-        state, order, order_matches, release, release_matches, n = tuple(row)
+        state, order, order_matches, release, release_matches, away, n = tuple(row)
         found.append(
             End(
                 IntentState(state),
@@ -121,6 +125,7 @@ def ends(connection: sa.Connection, sid: int) -> list[End]:
                 None if order is None else bool(order_matches),
                 release,
                 None if release is None else bool(release_matches),
+                bool(away),
                 n,
             )
         )
@@ -141,20 +146,21 @@ _END: Final[Sequence[sa.ColumnElement[Any]]] = (
         _releases.c.reason != "",
         _releases.c.actor != "",
     ),
+    sa.func.coalesce(schema.outbox.c.away, 0),
 )
 
 
 def _with_ends(last: sa.ColumnElement[Any]) -> _Query:
     return sa.select(*_END, last).select_from(
-        _intents.outerjoin(_orders, _orders.c.order_no == _intents.c.order_no).outerjoin(
-            _releases, _releases.c.order_no == _intents.c.order_no
-        )
+        _intents.outerjoin(_orders, _orders.c.order_no == _intents.c.order_no)
+        .outerjoin(_releases, _releases.c.order_no == _intents.c.order_no)
+        .outerjoin(schema.outbox, schema.outbox.c.batch == _intents.c.batch)
     )
 
 
 def sample(connection: sa.Connection, sid: int, end: End) -> list[str]:
     """A few order numbers of ``end``."""
-    wanted = (end.state, end.order, end.order_matches, end.release, end.release_matches)
+    wanted = (*end[:-2], int(end.away))
     query = _with_ends(_intents.c.order_no).where(
         _of(_intents, sid),
         *[column.is_not_distinct_from(value) for column, value in zip(_END, wanted, strict=True)],

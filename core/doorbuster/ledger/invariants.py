@@ -298,8 +298,11 @@ class _Check:
 
 
 def _order_problem(end: End) -> str | None:
-    """What is wrong with an intent's order, or ``None`` (protocol.md 4.4, 4.5)."""
-    if end.state in _ORDERED and not end.has_order:
+    """What is wrong with an intent's order, or ``None`` (protocol.md 4.4, 4.5).
+
+    Orders that are kept elsewhere cannot be read here: CREATED is their plugin's word.
+    """
+    if end.state in _ORDERED and not end.has_order and not end.away:
         return "have no order"
     if end.state in _RETURNED and end.has_order:
         return "were returned and still have a valid order"

@@ -26,7 +26,14 @@ def _create_all(connection: sa.Connection) -> None:
     schema.METADATA.create_all(connection)
 
 
-STEPS: Final[Sequence[Step]] = (_create_all,)
+def _add_away(connection: sa.Connection) -> None:
+    """Version 1 to 2: batches whose orders a persist plugin keeps outside this database."""
+    have = {column["name"] for column in sa.inspect(connection).get_columns("outbox")}
+    if "away" not in have:  # a new database was made with it
+        connection.execute(sa.text("ALTER TABLE outbox ADD COLUMN away INTEGER NOT NULL DEFAULT 0"))
+
+
+STEPS: Final[Sequence[Step]] = (_create_all, _add_away)
 VERSION: Final = len(STEPS)
 """The version this release writes."""
 

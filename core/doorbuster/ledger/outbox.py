@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from doorbuster.errors import ContractError
 from doorbuster.identity import parse_lines
 from doorbuster.ledger import queries, schema
-from doorbuster.model import Attempt, IntentState, Reservation
+from doorbuster.model import Attempt, IntentState, Reservation, Sale
 from doorbuster.outcomes import Persisted
 
 __all__ = [
@@ -108,15 +108,26 @@ def claim(
 
 
 def reservations_of(
-    connection: sa.Connection, batches: Sequence[int], sale: str
+    connection: sa.Connection, batches: Sequence[int], sale: Sale
 ) -> list[Reservation]:
-    """Read the RESERVED intents of one sale's batches, oldest first, without dead letters."""
+    """Read the RESERVED intents of one run's batches, oldest first, without dead letters."""
     sql = queries.load(connection.dialect.name)
     row = tuple[int, str, str, str, str, int, str]
     rows = queries.read_array(connection, sql["reserved_intents"], (queries.array(batches),), row)
     return [
         Reservation(
-            Attempt(parse_lines(lines), buyer, request_id, sale, None, {}, None, order_no, lines),
+            Attempt(
+                parse_lines(lines),
+                buyer,
+                request_id,
+                sale.id,
+                None,
+                {},
+                None,
+                order_no,
+                lines,
+                sale.run,
+            ),
             place,
             order_no,
             epoch,
@@ -175,11 +186,14 @@ def pending(connection: sa.Connection, sids: Sequence[int] | None = None) -> int
 def mark_created(connection: sa.Connection, reservations: Sequence[Reservation]) -> None:
     """RESERVED -> CREATED after a persist plugin of its own answered (design: order states).
 
-    An intent that is RETURNING meanwhile stays so: ``void`` wins (protocol.md 4.5).
+    An intent that is RETURNING meanwhile stays so: ``void`` wins (protocol.md 4.5). Batches of
+    what is moved here are marked ``away``: their orders are not in this database.
     """
     sql = queries.load(connection.dialect.name)
     if reservations:
-        connection.exec_driver_sql(sql["create_intents"], (_ids(reservations),))
+        ids = _ids(reservations)
+        connection.exec_driver_sql(sql["mark_away"], (ids,))
+        connection.exec_driver_sql(sql["create_intents"], (ids,))
 
 
 def dead_letter(

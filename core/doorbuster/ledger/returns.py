@@ -289,10 +289,15 @@ def claim_jobs(
             .where(table.c.id.in_([row.id for row in rows]))
             .values(leased_until_ms=now_ms + lease_ms, tries=table.c.tries + 1)
         )
-    return [_job(row, sales[row.sid]) for row in rows]
+    runs = schema.sales
+    found = connection.execute(
+        sa.select(runs.c.sid, runs.c.run).where(runs.c.sid.in_(sorted({row.sid for row in rows})))
+    )
+    run = {sid: number for sid, number in found}  # noqa: C416 - a Row is no tuple to mypy
+    return [_job(row, sales[row.sid], run[row.sid]) for row in rows]
 
 
-def _job(row: sa.Row[Any], sale: str) -> Job:
+def _job(row: sa.Row[Any], sale: str, run: int) -> Job:
     attempt = Attempt(
         lines=parse_lines(row.lines),
         buyer=row.buyer,
@@ -300,6 +305,7 @@ def _job(row: sa.Row[Any], sale: str) -> Job:
         sale=sale,
         order_no=row.order_no,
         fingerprint=row.lines,
+        run=run,
     )
     return Job(
         id=row.id,

@@ -194,7 +194,8 @@ class MemoryHolder:
 
     def _compensate(self, item: Compensation) -> Compensated:
         attempt = item.reservation.attempt
-        run = self._store.run.get(attempt.sale, 0)
+        # an attempt made by hand names no run: then it is of the newest
+        run = attempt.run or self._store.run.get(attempt.sale, 0)
         found = self._store.live(attempt.sale, run, item.reservation.epoch)
         if found is None:
             return Compensated.STALE_EPOCH

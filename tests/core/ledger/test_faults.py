@@ -20,6 +20,7 @@ from doorbuster.ledger import Ledger
 from doorbuster.ledger.database import Database, new_batch_id
 from doorbuster.model import PerBuyer
 from doorbuster.outcomes import Code
+from doorbuster.ledger.migrations import VERSION
 from doorbuster.testing.clock import ManualClock
 
 
@@ -318,7 +319,7 @@ def test_an_in_memory_ledger_is_one_connection_for_all(memory_url):
     clock = ManualClock()
     database = Cut(memory_url, clock)
     ledger = Ledger(database, clock, "dev")
-    assert ledger.migrate() == (0, 1)
+    assert ledger.migrate() == (0, VERSION)
     database.fails = 1
     key = ledger.server_key(None)
     assert repr(key) == "ServerKey(...)"

@@ -72,7 +72,7 @@ class OrdersBook(SalesBook):
     def reservations_of(self, batches: Sequence[int], sale: Sale) -> list[Reservation]:
         """Read the RESERVED intents of one sale's batches, oldest first; no dead letters."""
         with self.database.read() as connection:
-            return outbox.reservations_of(connection, batches, sale.id)
+            return outbox.reservations_of(connection, batches, sale)
 
     def reserved(self, batches: Sequence[int]) -> int:
         """Count the intents of batches that are still RESERVED, dead letters too."""

@@ -73,6 +73,11 @@ FROM (
 SELECT json_group_array(json_array(id, state)) FROM intents
 WHERE id IN (SELECT value FROM json_each(?));
 
+-- name: mark_away
+-- why: said by the same compare-and-set that moves the intents, so no batch is marked in vain.
+UPDATE outbox SET away = 1 WHERE batch IN
+  (SELECT batch FROM intents WHERE id IN (SELECT value FROM json_each(?)) AND state = 'RESERVED');
+
 -- name: create_intents
 -- why: the compare-and-set RESERVED -> CREATED (protocol.md 4.5); a return that won stays.
 UPDATE intents SET state = 'CREATED'
