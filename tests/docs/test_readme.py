@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -66,6 +68,51 @@ def test_shell_lines_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert "ann" in done.stdout
+
+
+def test_curl_lines_run(shop: Path) -> None:
+    """The service starts as the README says; each curl line gets the answer printed below it."""
+    begin, curls = (body for body in blocks("sh") if "serve" in body or "curl" in body)
+    setup, serve = begin.partition("doorbuster serve")[::2]
+    path = f"{DOORBUSTER.parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path}
+    subprocess.run(["bash", "-euc", setup], cwd=shop, env=env, check=True)
+    words = serve.partition("#")[0].split()
+    with subprocess.Popen(
+        [DOORBUSTER, "serve", *words, "--port", "0", "--json"],
+        cwd=shop,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as served:
+        try:
+            assert served.stdout is not None
+            url = json.loads(served.stdout.readline())["url"]
+            pairs = re.findall(r"(curl [^#]*)\n# (.*)", curls)
+            assert len(pairs) == len(re.findall(r"^curl", curls, re.MULTILINE))
+            for asked, told in pairs:
+                assert said(asked.replace("localhost:8000", url), told) == without_luck(told)
+        finally:
+            served.terminate()
+    assert served.returncode == 0
+
+
+def said(line: str, told: str) -> str:
+    """What a curl line prints, once its order is written where the README says so."""
+    give_up_s = time.monotonic() + 20
+    while True:
+        done = subprocess.run(["bash", "-euc", line], capture_output=True, text=True, timeout=20)
+        assert done.returncode == 0, (line, done.stderr)
+        found = without_luck(done.stdout)
+        if found == without_luck(told) or "CREATED" not in told or time.monotonic() > give_up_s:
+            return found
+        time.sleep(0.05)
+
+
+def without_luck(text: str) -> str:
+    """An answer without what differs from run to run: order numbers and times."""
+    return re.sub(r'"order_no":"[0-9a-f]{32}"|"server_time":"[^"]*Z"', "...", text)
 
 
 def test_the_outcome_table_is_the_enum() -> None:

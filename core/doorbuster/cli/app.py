@@ -11,13 +11,24 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from doorbuster.cli import build, configs, operate, orders, recover, replay, sale, start
+from doorbuster.cli import (
+    build,
+    configs,
+    operate,
+    orders,
+    recover,
+    replay,
+    sale,
+    scaffold,
+    serve,
+    start,
+)
 
 __all__ = ["EXAMPLES", "app", "run"]
 
 _INTERRUPTED: Final = 130  # the shell's code for Ctrl-C
 _ORDER: Final = (
-    *("init", "demo", "replay"),
+    *("init", "demo", "serve", "replay"),
     *("sale", "orders"),
     *("config", "worker", "alarms", "migrate"),
     "reconcile",
@@ -83,6 +94,7 @@ def _group(name: str, text: str, panel: str) -> typer.Typer:
 
 _add(app, "init", start.init, "doorbuster init", panel="Start")
 _add(app, "demo", start.demo, "doorbuster demo --stock 1000 --attempts 5000", panel="Start")
+_add(app, "serve", serve.serve, "doorbuster serve --start", panel="Start")
 _add(
     app,
     "replay",
@@ -122,9 +134,15 @@ _add(app, "alarms", operate.alarms, "doorbuster alarms --sale phone-x", panel="O
 _add(app, "migrate", operate.migrate, "doorbuster migrate", panel="Operate")
 _add(app, "reconcile", recover.reconcile, "doorbuster reconcile --sale phone-x", panel="Recover")
 
-_plugins = _group("plugins", "List the plugins, or show one.", "Build")
+_plugins = _group("plugins", "List the plugins, show one, or write one.", "Build")
 _add(_plugins, "list", build.list_plugins, "doorbuster plugins list")
 _add(_plugins, "info", build.info, "doorbuster plugins info db-segments")
+_add(
+    _plugins,
+    "new",
+    scaffold.new,
+    "doorbuster plugins new members --stage filter --test",
+)
 
 
 def _version(wanted: bool) -> None:

@@ -126,9 +126,35 @@ class Log(_Section):
 
 
 class Http(_Section):
-    """``[http]``: the HTTP service."""
+    """``[http]``: the HTTP service. Bounds are a connection's or the process's (X14, X15)."""
 
     buyer_header: str | None = None
+    """The header in which a trusted gateway puts the verified buyer, such as ``"X-Buyer"``; until
+    it is named nobody is served, since a body may say anything (X1)."""
+    host: str = "127.0.0.1"
+    """Where to listen: this host only, until a gateway elsewhere is meant to reach it."""
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8000
+    """Which port; 0: any free one, printed when the service is ready."""
+    body_max_bytes: Annotated[int, msgspec.Meta(ge=64, le=1_048_576)] = 16_384
+    """Longest body; 16 lines of the longest ids take 3 KiB, the rest is for a ticket."""
+    headers_max_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1_048_576)] = 16_384
+    """Longest request line with headers, measured while they arrive; a gateway's cookies and
+    traces fit, as they do in common gateways' own bound of 8 to 16 KiB."""
+    receive_s: PositiveSeconds = 5.0
+    """A request not whole by then is answered 408: a slow sender keeps no connection (X14)."""
+    keep_alive_s: Positive = 75
+    """An idle connection is kept that long: longer than gateways keep theirs (60 s is common),
+    so that they close first and never send into a closing one."""
+    connections_max: Positive = 10_000
+    """Connections at once; one more is answered BUSY and closed. Each is an open file: the process
+    raises its own limit of them as far as the system lets it."""
+    backlog: Positive = 2048
+    """Connections the system may hold before they are taken; it caps this itself (somaxconn)."""
+    results_max: Positive = 64
+    """Reads of earlier answers under way at once; one more is BUSY. They go to the ledger, and
+    must not queue without end beside the selling."""
+    drain_s: Positive = 10
+    """At the end, whoever is inside is answered for that long; who is not is told PENDING."""
 
 
 class StageSettings(_Section):
