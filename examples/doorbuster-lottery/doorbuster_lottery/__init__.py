@@ -1,0 +1,5 @@
+"""``lottery``, a plugin of doorbuster: let a share of buyers in by lot."""
+
+from doorbuster_lottery.plugin import Lottery
+
+__all__ = ["Lottery"]
