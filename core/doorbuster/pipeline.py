@@ -148,16 +148,29 @@ class Pipeline(msgspec.Struct, frozen=True):
     def _sell(self, batch: Batch) -> list[Outcome]:
         outcomes = [_UNDECIDED] * len(batch)
         missing = self._pass(batch, range(len(batch)), outcomes)
-        for _ in range(FUNDING_ROUNDS):
-            if not missing or not self._refill(batch, missing):
-                break
-            todo = sorted(missing)
-            missing = self._pass(_narrow(batch, todo), todo, outcomes)
-        if missing:
-            left = self._left()
-            for position in missing:
-                outcomes[position] = _short_answer(batch.attempts[position], left)
+        if not missing:
+            return outcomes
+        left = self._left()
+        if not self._all_sold_out(batch, missing, left):
+            for _ in range(FUNDING_ROUNDS):
+                if not missing or not self._refill(batch, missing):
+                    break
+                todo = sorted(missing)
+                missing = self._pass(_narrow(batch, todo), todo, outcomes)
+            left = self._left() if missing else None
+        for position in missing:
+            outcomes[position] = _short_answer(batch.attempts[position], left)
         return outcomes
+
+    @staticmethod
+    def _all_sold_out(
+        batch: Batch, missing: Mapping[int, str], left: Mapping[str, Left] | None
+    ) -> bool:
+        """Whether nothing that is asked for can come from anywhere: one read, no refill."""
+        if left is None:
+            return False
+        skus = {line.sku for position in missing for line in batch.attempts[position].lines}
+        return all(sku in left and left[sku].sold_out for sku in skus)
 
     def _pass(
         self, batch: Batch, positions: Sequence[int], outcomes: list[Outcome]

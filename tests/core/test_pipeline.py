@@ -428,19 +428,31 @@ def test_7_1_units_on_their_way_are_busy_not_sold_out(make_stand):
 @pytest.mark.parametrize("method", ["gather", "left"])
 def test_without_the_ledgers_truth_a_dry_place_is_busy(make_stand, monkeypatch, method):
     """A fault of the refill leaves it to the truth; without the truth nobody says SOLD_OUT."""
-    stand = make_stand({"gold": 1})
+    stand = make_stand({"gold": 2})
     assert stand.buy("ann").code is Code.ACCEPTED
 
     def fail(*_):
         raise UnavailableError("down")
 
     monkeypatch.setattr(stand.ledger, method, fail)
-    outcome = stand.buy("bob")
+    outcome = stand.buy("bob", gold=2)
     if method == "left":
         assert (outcome.code, outcome.detail) == (Code.BUSY, {"reason": "ledger-unavailable"})
     else:
         assert outcome.code is Code.SOLD_OUT
         assert "funding-fault" in stand.alarm_names()
+
+
+def test_a_sold_out_sale_is_asked_once_and_never_refilled(make_stand, monkeypatch):
+    """Where the ledger has no unit anywhere there is nothing to move: one read answers."""
+    stand = make_stand({"gold": 1})
+    assert stand.buy("ann").code is Code.ACCEPTED
+    asked = []
+    left = stand.ledger.left
+    monkeypatch.setattr(stand.ledger, "left", lambda sale: asked.append(sale) or left(sale))
+    monkeypatch.setattr(stand.ledger, "gather", lambda *_: asked.append("gather"))
+    assert [outcome.code for outcome in stand.crowd(3)] == [Code.SOLD_OUT] * 3
+    assert len(asked) == 1
 
 
 def test_refilling_is_tried_a_bounded_number_of_times(make_stand, monkeypatch):

@@ -29,6 +29,7 @@ __all__ = [
     "Stored",
     "Undo",
     "accept",
+    "answer_dry",
     "answer_from_stored",
     "outcome_of",
     "queue_undo",
@@ -130,6 +131,41 @@ def accept(
         taken,
         undo=bool(undo),
     )
+
+
+def answer_dry(
+    connection: sa.Connection,
+    sid: int,
+    items: Sequence[Reservation],
+    *,
+    epoch: int,
+    kind: Kind,
+    skus: Sequence[str],
+    now_ms: int,
+) -> Accepted | None:
+    """Answer a router's batch of which nothing can be taken, by one snapshot without a write.
+
+    The same questions in the same order as :func:`accept`: replay, limit, stock. A snapshot may
+    say no, for what is short then goes on to the ledger's truth; it never says yes: ``None``
+    when an item could be taken, or the sale is not as the batch thinks, and accept decides.
+    """
+    row = control.load(connection, sid)
+    if row.epoch != epoch or row.kind is not kind or control.judge(row, now_ms) is not None:
+        return None
+    stored = read_stored(connection, sid, [identity_of(item.attempt) for item in items])
+    room = Room(connection, row, skus, epoch)
+    room.read(items)
+    answers: list[Answer] = []
+    for item in items:
+        known = stored.get(identity_of(item.attempt))
+        if known is not None:
+            answers.append(outcome_of(known, item.attempt.fingerprint))
+            continue
+        verdict = room.decide(item)
+        if verdict is None:
+            return None
+        answers.append(verdict if isinstance(verdict, Short) else _refused(verdict, final=False))
+    return Accepted(answers, None, (), undo=False)
 
 
 def answer_from_stored(

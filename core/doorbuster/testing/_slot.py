@@ -42,7 +42,7 @@ _ABORTED: Final = "ABORTED"
 _SALE: Final = "*"  # the scope of a whole sale's quota; never a sku id
 
 
-class _Record(msgspec.Struct):
+class _Record(msgspec.Struct, gc=False):
     """One identity in one epoch (protocol.md 3.2); order_no, lines, epoch: the reservation's."""
 
     state: str
@@ -115,9 +115,10 @@ class Slot:
         refusal = self._over_limit(attempt.buyer, need, terms) or self._short(need)
         if refusal is not None:
             return refusal
+        left, held = self.left, self.held
         for sku, n in need.items():
-            self.left[sku] -= n
-            self.held[sku] += n
+            left[sku] -= n
+            held[sku] += n
         self._add_bought(attempt.buyer, need, 1)
         reservation = Reservation(attempt, self.place, attempt.order_no, terms.epoch)
         self.records[key] = _Record(_HELD, _content(attempt), reservation, terms.now_s)
@@ -133,22 +134,24 @@ class Slot:
         return Reservation(attempt, self.place, first.order_no, first.epoch)
 
     def _over_limit(self, buyer: str, need: Mapping[str, int], terms: Terms) -> Rejection | None:
+        if terms.attempt_limit is None and not terms.limits:
+            return None
         total = sum(need.values())
         if terms.attempt_limit is not None and total > terms.attempt_limit:
             return Rejection(Code.OVER_LIMIT, {"limit": terms.attempt_limit, "scope": "attempt"})
         for scope, limit in terms.limits.items():
             n = total if scope == _SALE else need.get(scope, 0)
-            bought = self.bought[scope].get(buyer, 0)
-            if n and bought + n > limit:
+            if n and (bought := self.bought[scope].get(buyer, 0)) + n > limit:
                 return Rejection(Code.OVER_LIMIT, {"limit": limit, "bought": bought})
         return None
 
     def _short(self, need: Mapping[str, int]) -> Rejection | None:
+        left = self.left
         for sku in need:
-            if sku not in self.left:  # this slot never had it: not zero, not sold out
+            if sku not in left:  # this slot never had it: not zero, not sold out
                 return busy("not-ready")
         for sku, n in need.items():
-            if self.left[sku] < n:
+            if left[sku] < n:
                 return Rejection(Code.SOLD_OUT, {"place": self.place})
         return None
 
@@ -172,13 +175,13 @@ class Slot:
         return [Hold(reservation, age_s) for reservation, age_s in ages if age_s >= older_than_s]
 
     def _add_bought(self, buyer: str, need: Mapping[str, int], sign: int) -> None:
-        self._raise_bought(_SALE, buyer, sign * sum(need.values()))
+        total = 0
         for sku, n in need.items():
-            self._raise_bought(sku, buyer, sign * n)
-
-    def _raise_bought(self, scope: str, buyer: str, n: int) -> None:
-        bought = self.bought[scope]
-        bought[buyer] = bought.get(buyer, 0) + n
+            total += n
+            bought = self.bought[sku]
+            bought[buyer] = bought.get(buyer, 0) + sign * n
+        bought = self.bought[_SALE]
+        bought[buyer] = bought.get(buyer, 0) + sign * total
 
     def compensate(self, item: Compensation, now_s: float) -> Compensated:
         """Write the end state once; give back quota and just the given units (4.7)."""

@@ -44,9 +44,15 @@ class _Router:
 
     @hookimpl
     def deduct(self, batch: Batch) -> Sequence[Deducted]:
-        """Hold nothing; answer each attempt's home place. The core fills the rest."""
-        places, n = self._places, len(self._places)
-        return [Reservation(attempt, places[stable_hash(attempt.buyer) % n]) for attempt in batch]
+        """Hold nothing; answer each attempt's home place."""
+        places, n, epoch = self._places, len(self._places), batch.epoch
+        if n == 1:  # nobody has to be hashed
+            home = places[0]
+            return [Reservation(a, home, a.order_no, epoch) for a in batch.attempts]
+        return [
+            Reservation(a, places[stable_hash(a.buyer) % n], a.order_no, epoch)
+            for a in batch.attempts
+        ]
 
 
 class AtomicStock(_Router):

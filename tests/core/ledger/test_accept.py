@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from doorbuster.errors import ContractError, UnknownSaleError
-from doorbuster.ledger import Limits, Short
+from doorbuster.ledger import UNALLOCATED, Limits, Short
 from doorbuster.model import IntentState, Kind, PerBuyer, Reservation, Sale, SaleState
 from doorbuster.outcomes import Code, Outcome
 
@@ -358,3 +358,31 @@ def test_8_no_sequence_of_refusals_moves_a_unit(shop):
     assert one.report().equation == before
     assert one.report().balanced
     assert one.sql("SELECT state FROM intents") == [(IntentState.RESERVED,)]
+
+
+def test_a_sold_out_sale_is_refused_by_a_look_and_sells_again_at_once(shop):
+    """What is dry is answered without the write lock: replay, limit, then stock; a unit that
+    comes back ends that with the next batch."""
+    one = shop(skus={"black": 2}, per_buyer=PerBuyer(sale=2))
+    assert [answer.code for answer in one.accept(one.item("ann"), one.item("bob"))] == [1, 1]
+    one.persist()
+    first = one.accept(one.item("cat"))
+    assert isinstance(first[0], Short)
+    with one.ledger.database._write_lock():  # nobody could write now
+        found = one.accept(
+            one.item("cat"),
+            one.item("ann"),
+            one.item("bob", "r1", 2),
+            one.item("ann", "r2", 2),
+        )
+    assert isinstance(found[0], Short)
+    assert (found[1].code, found[1].order_state) == (Code.ACCEPTED, "CREATED")
+    assert found[2].code is Code.KEY_REUSED
+    assert (found[3].code, found[3].detail["bought"]) == (Code.OVER_LIMIT, 1)
+    assert one.give_back("ann", to=IntentState.CANCELLED)
+    one.ledger.plan_funding(
+        one.row, "f1", sku="black", kind="dry", source=UNALLOCATED, target="p0", units=1
+    )
+    one.ledger.move("f1", None)
+    assert one.accept(one.item("cat"))[0].code is Code.ACCEPTED
+    assert one.report().balanced

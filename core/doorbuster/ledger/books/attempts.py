@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from doorbuster.errors import UnavailableError
 from doorbuster.ledger import (
     returns,
     schema,
 )
-from doorbuster.ledger.accept import STALE, Accepted, accept, answer_from_stored
+from doorbuster.ledger.accept import STALE, Accepted, accept, answer_dry, answer_from_stored
 from doorbuster.ledger.books.sales import SalesBook
 from doorbuster.ledger.control import SaleRow
 from doorbuster.ledger.database import new_batch_id
-from doorbuster.ledger.room import Fenced
+from doorbuster.ledger.room import Fenced, Short
 from doorbuster.ledger.stored import Stored, outcome_of, read_stored
 from doorbuster.model import (
     Batch,
@@ -56,6 +57,11 @@ class AttemptsBook(SalesBook):
         """
         sid = self.sid(batch.sale)
         skus = self._skus_of(sid)
+        if sid in self._dry and not holds:
+            unsold = self._answer_dry(sid, batch, items, skus)
+            if unsold is not None:
+                return unsold
+            self._dry.discard(sid)
 
         def work(connection: sa.Connection) -> Accepted:
             found = accept(
@@ -78,11 +84,31 @@ class AttemptsBook(SalesBook):
         try:
             return self.database.transact(work)
         except _NothingWritten as nothing:
+            if any(isinstance(answer, Short) for answer in nothing.found.answers):
+                self._dry.add(sid)  # a hint only: the next batch looks before it writes
             return nothing.found
         except Fenced:
             with self.database.read() as connection:
                 answers = answer_from_stored(connection, sid, items, STALE)
             return Accepted(answers, None, (), undo=False)
+
+    def _answer_dry(
+        self, sid: int, batch: Batch, items: Sequence[Reservation], skus: Sequence[str]
+    ) -> Accepted | None:
+        """A sold-out sale costs a snapshot, not a turn at the write lock (L14)."""
+        try:
+            with self.database.read() as connection:
+                return answer_dry(
+                    connection,
+                    sid,
+                    items,
+                    epoch=batch.epoch,
+                    kind=batch.kind,
+                    skus=skus,
+                    now_ms=self.now_ms(),
+                )
+        except (Fenced, UnavailableError):
+            return None
 
     def _skus_of(self, sid: int) -> tuple[str, ...]:
         """The skus of a run, sorted: fixed when it was created, whatever config says now."""

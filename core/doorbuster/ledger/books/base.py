@@ -33,6 +33,7 @@ class Book:
         self._lock = threading.Lock()
         self._sids: dict[tuple[str, int], int] = {}
         self._skus: dict[int, tuple[str, ...]] = {}
+        self._dry: set[int] = set()
 
     @classmethod
     def open(

@@ -32,6 +32,7 @@ DECLINED: Final = "declined: "
 _SHIPPED: Final = "doorbuster.testing."
 _GUARD: Final = "test_00_no_law_is_overridden"
 _SWITCH_S: Final = 1e-6
+_HERE: Final = str(Path(__file__).parent)
 _STEP_ASIDE: Final = 0.25  # of the lines of the code under test
 
 
@@ -98,7 +99,8 @@ def _stepping_aside(folder: str) -> Callable[[FrameType, str, Any], Any]:
         return line
 
     def call(frame: FrameType, event: str, argument: Any) -> Any:
-        return line if frame.f_code.co_filename.startswith(folder) else None
+        name = frame.f_code.co_filename
+        return line if name.startswith(folder) and not name.startswith(_HERE) else None
 
     return call
 

@@ -48,8 +48,8 @@ class StockSuite(DeductLaws, ReturnLaws, SaleLaws, FaultLaws):
     itself. ``capabilities`` are what no hook can say.
     """
 
-    max_examples: ClassVar[int] = 20
-    """Runs of the state machine at the hooks; the one of a sale takes a quarter."""
+    max_examples: ClassVar[int] = 15
+    """Runs of the state machine at the hooks; the one of a sale takes a fifth."""
     stateful_step_count: ClassVar[int] = 20
     """Steps of a run at the hooks; of a sale half as many."""
 
@@ -86,7 +86,7 @@ class StockSuite(DeductLaws, ReturnLaws, SaleLaws, FaultLaws):
             declined("declares may_strand", "no model can say which buyer is refused")
         sale = open_sale(flaky=flaky, gold=6, per_buyer=3)
         holds, debits = bound.tier is not Tier.ROUTER, "debit" in bound.hooks
-        examples = max(1, self.max_examples * times // 4)
+        examples = max(1, self.max_examples * times // 5)
         self._run(lambda: SaleMachine(sale, flaky, holds=holds, debits=debits), examples, 2)
 
     def _run(self, make: Callable[[], RuleBasedStateMachine], examples: int, share: int) -> None:
