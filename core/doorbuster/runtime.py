@@ -197,9 +197,9 @@ class SaleRuntime:
             return [busy("mode-not-here")] * len(attempts)
         now_s, run, row = self._clock.monotonic_s(), view.sale.run, view.row
         late = {
-            n: refused
+            n: unjudged
             for n, attempt in enumerate(attempts)
-            if (refused := _refused_unjudged(attempt, run, now_s)) is not None
+            if (unjudged := _refused_unjudged(attempt, run, now_s)) is not None
         }
         alive = [a for n, a in enumerate(attempts) if n not in late] if late else attempts
         if not alive:

@@ -18,7 +18,7 @@ SKU: Final = "gold"
 
 def attempts_of(n: int, *, seed: int) -> list[Attempt]:
     """``n`` attempts of ``n`` buyers; another seed, other buyers."""
-    rnd = random.Random(seed)  # noqa: S311 - names, not secrets
+    rnd = random.Random(seed)
     return [
         Attempt([Line(SKU, 1)], f"{rnd.getrandbits(64):016x}", f"{rnd.getrandbits(64):016x}")
         for _ in range(n)

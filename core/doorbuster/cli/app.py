@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from doorbuster.cli import (
+    bench,
     build,
     configs,
     operate,
@@ -32,7 +33,7 @@ _ORDER: Final = (
     *("sale", "orders"),
     *("config", "worker", "alarms", "migrate"),
     "reconcile",
-    "plugins",
+    *("plugins", "bench"),
 )
 """Commands as help lists them; their panels follow: Start, Sell, Operate, Recover, Build."""
 
@@ -143,6 +144,12 @@ _add(
     scaffold.new,
     "doorbuster plugins new members --stage filter --test",
 )
+
+
+_bench = _group("bench", "Measure this machine with this code.", "Build")
+_add(_bench, "core", bench.core, "doorbuster bench core")
+_add(_bench, "embedded", bench.embedded, "doorbuster bench embedded --orders 0")
+_add(_bench, "http", bench.http, "doorbuster bench http --connections 256")
 
 
 def _version(wanted: bool) -> None:

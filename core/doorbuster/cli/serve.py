@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from doorbuster.engine import Engine
     from doorbuster.settings import Settings
 
-__all__ = ["serve"]
+__all__ = ["require_extra", "serve"]
 
 _DEV: Final = "dev"
 _EXTRA: Final = ("uvicorn", "uvloop", "httptools")
@@ -55,7 +55,7 @@ def serve(
     from doorbuster.cli.session import find_source, open_engine
     from doorbuster.workers.runner import ROLES
 
-    _require_extra()
+    require_extra()
     from doorbuster.http import server
 
     output = Output(as_json=as_json)
@@ -86,7 +86,8 @@ def serve(
         server.serve(engine, taken, on_ready=on_ready)
 
 
-def _require_extra() -> None:
+def require_extra() -> None:
+    """Refuse, with what to install, where the server's modules are missing."""
     from doorbuster.errors import ConfigError
 
     try:

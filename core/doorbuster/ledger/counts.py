@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import sqlalchemy as sa
@@ -162,7 +162,7 @@ def orders(connection: sa.Connection, row: SaleRow) -> Iterator[tuple[str, str, 
     yield from map(_three, connection.execute(away))
 
 
-def _three(row: sa.Row[Any]) -> tuple[str, str, str]:
+def _three(row: sa.Row[str, str, str]) -> tuple[str, str, str]:
     buyer, request_id, order_no = row
     return buyer, request_id, order_no
 

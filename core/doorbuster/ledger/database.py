@@ -10,6 +10,7 @@ a new try (D8, protocol.md 4.1), which every transaction of the ledger is writte
 
 from __future__ import annotations
 
+import contextlib
 import random
 import secrets
 import sqlite3
@@ -242,12 +243,15 @@ class Database:
 
         An in-memory database is its connection, so that one is rolled back and kept.
         """
+        driver = connection.connection.dbapi_connection
+        assert driver is not None  # noqa: S101 - it was checked out for this transaction
         if self.in_memory:
-            driver = connection.connection.dbapi_connection
-            assert driver is not None  # noqa: S101 - it was checked out for this transaction
             driver.rollback()
-        else:
-            connection.invalidate()
+            return
+        # A cursor that a traceback holds keeps a closed connection's transaction, and its lock.
+        with contextlib.suppress(sqlite3.Error):
+            driver.rollback()
+        connection.invalidate()
 
     # ------------------------------------------------------------------ reading
     @contextmanager

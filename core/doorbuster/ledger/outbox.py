@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 
+_RESERVED: Final = str(IntentState.RESERVED)
+_CREATED: Final = str(IntentState.CREATED)
 _LEASE_MAX_MS: Final = 60_000  # no process leases for longer, whatever its settings say
 
 
@@ -244,9 +246,14 @@ class CreatingTransaction:
         if lost:
             raise ContractError(f"{len(lost)} reservations name no intent, the first: {lost[0]}")
         connection.exec_driver_sql(sql["create_intents"], (ids,))
-        reserved = str(IntentState.RESERVED)
-        self.won = [item for item in reservations if before[item.intent] == reserved]
-        self.answers = [_answer(before[item.intent]) for item in reservations]
+        self.won: list[Reservation] = []
+        self.answers: list[Persisted] = []
+        for item in reservations:
+            state = before[item.intent]
+            self.answers.append(_answer(state))
+            if state == _RESERVED:
+                self.won.append(item)
+                before[item.intent] = _CREATED  # a broker may deliver it twice in one batch
 
     def execute(self, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute ``statement`` for ``rows``, which have the same keys; nothing for no rows.

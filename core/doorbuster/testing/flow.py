@@ -56,7 +56,7 @@ class Flow:
     """One open sale of an engine under test, and the few moves its tests make."""
 
     def __init__(self, engine: Engine, clock: Any) -> None:
-        """Watch ``engine``; ``clock`` is its clock (a :class:`ManualClock` unless one was given)."""
+        """Watch ``engine``; ``clock`` is its clock, a manual one unless another was given."""
         self.engine = engine
         self.clock = clock
         self.alarms: list[Alarm] = []

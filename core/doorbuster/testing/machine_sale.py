@@ -63,11 +63,12 @@ class SaleMachine(RuleBasedStateMachine):
     def buy(self, buyer: str, request_id: str, quantity: int) -> None:
         """A new attempt is judged by limit, then by units; a known one is answered again."""
         known = self.orders.get((buyer, request_id))
+        outcome = self.sale.buy(buyer, quantity=quantity, request_id=request_id)
         for _ in range(_TRIES):  # BUSY: units on their way, a worker brings them
-            outcome = self.sale.buy(buyer, quantity=quantity, request_id=request_id)
             if outcome.code is not Code.BUSY or outcome.final:
                 break
             self.drain()
+            outcome = self.sale.buy(buyer, quantity=quantity, request_id=request_id)
         if known is not None:
             self._replayed(known, quantity, outcome)
         else:

@@ -83,8 +83,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         shown = ", ".join(sorted(laws))
         if len(laws) > _NAMED_MAX and terminalreporter.verbosity < 1:
             numbers = Counter(law.removeprefix("test_")[:2] for law in laws)
-            shown = ", ".join(f"{number} x{n}" for number, n in sorted(numbers.items()))
-            shown = f"{len(laws)} laws, by their numbers {shown}; -v names them"
+            by = ", ".join(f"{number} x{n}" for number, n in sorted(numbers.items()))
+            are = f", by their numbers {by}" if all(map(str.isdigit, numbers)) else ""
+            shown = f"{len(laws)} laws{are}; -v names them"
         terminalreporter.write_line(f"    {shown}")
 
 

@@ -18,9 +18,9 @@ from doorbuster.errors import (
 )
 from doorbuster.ledger import Ledger
 from doorbuster.ledger.database import Database, new_batch_id
+from doorbuster.ledger.migrations import VERSION
 from doorbuster.model import PerBuyer
 from doorbuster.outcomes import Code
-from doorbuster.ledger.migrations import VERSION
 from doorbuster.testing.clock import ManualClock
 
 

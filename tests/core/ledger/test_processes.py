@@ -166,3 +166,15 @@ def test_9_a_process_killed_between_statements_leaves_nothing_half(shop, act, st
     one.persist()
     assert one.report().balanced
     assert one.report().counts["reserved"] == one.report().counts["returning"] == 0
+
+
+def test_o7_one_reservation_twice_in_a_batch_is_one_order(shop):
+    """A broker may deliver it twice at once: the second is EXISTS, not a failed batch."""
+    one = shop()
+    one.buy("ann")
+    batches = [claim.batch for claim in one.ledger.claim(owner="w", rows=9, lease_s=30)]
+    (item,) = one.ledger.reservations_of(batches, one.sale)
+    with one.ledger.creating([item, item]) as creating:
+        assert [answer.name for answer in creating.answers] == ["CREATED", "EXISTS"]
+        creating.execute(orders.insert(), [one.order(won) for won in creating.won])
+    assert one.count("orders") == 1

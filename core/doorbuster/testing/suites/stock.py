@@ -33,14 +33,16 @@ from doorbuster.testing.suites.stock_ground import ROUTER, Books
 from doorbuster.testing.suites.stock_holding import DeductLaws
 from doorbuster.testing.suites.stock_returning import ReturnLaws
 from doorbuster.testing.suites.stock_selling import SaleLaws
+from doorbuster.testing.suites.stock_sharing import SharingLaws
 from doorbuster.tiers import Bound, Tier
 
 __all__ = ["StockSuite"]
 
 _SOAK: Final = 50
+_SLOW: Final = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
 
-class StockSuite(DeductLaws, ReturnLaws, SaleLaws, FaultLaws):
+class StockSuite(DeductLaws, ReturnLaws, SaleLaws, FaultLaws, SharingLaws):
     """The fourteen laws of a deduct plugin, at its hooks and through a sale.
 
     Law 3 runs after every test. A plugin of tier journal is tested as the holder it also is; laws
@@ -100,6 +102,6 @@ class StockSuite(DeductLaws, ReturnLaws, SaleLaws, FaultLaws):
                 deadline=None,
                 phases=(Phase.generate, Phase.shrink),
                 report_multiple_bugs=False,
-                suppress_health_check=list(HealthCheck),
+                suppress_health_check=_SLOW,  # a backend may well be
             ),
         )

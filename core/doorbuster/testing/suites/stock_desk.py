@@ -33,7 +33,7 @@ from doorbuster.outcomes import Code, Compensated, Rejection, Unknown
 from doorbuster.testing.probes import StockProbe
 from doorbuster.tiers import Bound
 
-__all__ = ["Desk", "ask", "codes", "other"]
+__all__ = ["Desk", "ask", "batch_of", "codes", "other"]
 
 _TOTAL: Final = 10_000  # what the sale says it has; a desk credits far less
 
@@ -66,6 +66,12 @@ def codes(answers: Sequence[Any]) -> list[Any]:
         "HELD" if isinstance(a, Reservation) else a.code if isinstance(a, Rejection) else a
         for a in answers
     ]
+
+
+def batch_of(buyers: Sequence[str]) -> Batch:
+    """One gold for each of ``buyers``, in a sale that nobody prepared."""
+    sale = Sale("fork", {"gold": Sku("gold", 10)})
+    return Batch(sale, tuple(Attempt([Line("gold")], buyer, "r1") for buyer in buyers), "normal", 1)
 
 
 class Desk:

@@ -37,6 +37,7 @@ COSTS: Final[Mapping[str, str]] = {
 
 ROUTER: Final = "it holds nothing; the ledger decides, and the laws run through a sale"
 _ROUNDS_MAX: Final = 500  # of the workers; a law needs a few dozen
+_TRIES: Final = 8
 _SWEEP_S: Final = 25.0  # older than any hold the sweeper spares, and its pause
 
 
@@ -252,9 +253,10 @@ def finish(sale: Flow) -> int:
 
 def insist(sale: Flow, buyer: str, request_id: str, **need: Any) -> Outcome:
     """Ask until the answer is not BUSY: between two tries the workers get their turn."""
-    for _ in range(8):
-        outcome = sale.buy(buyer, request_id=request_id, **need)
+    outcome = sale.buy(buyer, request_id=request_id, **need)
+    for _ in range(_TRIES):
         if outcome.code is not Code.BUSY:
             break
         finish(sale)
+        outcome = sale.buy(buyer, request_id=request_id, **need)
     return outcome

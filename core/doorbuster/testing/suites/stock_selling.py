@@ -1,23 +1,19 @@
-"""Laws through a whole sale: any tier, the ledger decides (laws 1, 2, 4-11, 13, 14)."""
+"""Laws through a whole sale: any tier, the ledger decides (laws 1, 2, 4-11, 13)."""
 
 # ruff: noqa: S101 - a law is an assertion
 from __future__ import annotations
 
-import os
-import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from doorbuster.model import Attempt, Batch, Line, Sale, Sku
+from doorbuster.model import Attempt, Line
 from doorbuster.outcomes import Code, Outcome
 from doorbuster.testing.flow import SALE, Flow
 from doorbuster.testing.kit import Kit
 from doorbuster.testing.probes import LedgerProbe
 from doorbuster.testing.suites.base import Race, declined
-from doorbuster.testing.suites.stock_desk import Desk, ask, codes
+from doorbuster.testing.suites.stock_desk import ask, batch_of
 from doorbuster.testing.suites.stock_ground import ROUTER, Books, StockGround, finish, insist, names
 from doorbuster.tiers import Bound, Tier
 
@@ -32,7 +28,7 @@ class SaleLaws(StockGround):
 
     def test_01_deduct_of_an_empty_batch_is_empty(self, bound: Bound, kit: Kit) -> None:
         """1. Of any tier: an empty batch is answered empty, whatever there is or is not yet."""
-        assert list(bound.hooks["deduct"](_batch([]))) == []
+        assert list(bound.hooks["deduct"](batch_of([]))) == []
         assert kit.alarms == []
 
     def test_02_a_sale_answers_in_order(self, open_sale: OpenSale) -> None:
@@ -253,64 +249,6 @@ class SaleLaws(StockGround):
         for _ in range(2):
             sale.engine.close()
             getattr(books.bound.instance, "close", bool)()
-
-    # ------------------------------------------------------------------ 14
-    def test_14_threads_do_everything_at_once(self, open_sale: OpenSale, race: Race) -> None:
-        """14. Buying, replaying, returning and the workers at once: everybody gets an answer."""
-        sale = open_sale(gold=9, per_buyer=2)
-
-        def work(n: int) -> list[str]:
-            if n == 0:
-                return [str(finish(sale))]
-            told = [sale.buy(f"b{n}", request_id=f"r{k % 2}") for k in range(3)]
-            sale.give_back(f"b{n}", "r0")
-            return names(told)
-
-        told = {name for part in race(work, 4)[1:] for name in part}
-        assert told <= {"ACCEPTED", "OVER_LIMIT", "BUSY"}
-        assert finish(sale) == 0
-        assert sum(LedgerProbe(sale.ledger).sold(SALE).values()) <= 6
-
-    def test_14_an_instance_survives_a_fork(
-        self, request: pytest.FixtureRequest, bound: Bound
-    ) -> None:
-        """14. Declared ``forks``: the child's calls reach the same backend as its parent's."""
-        if not self.capabilities.forks:
-            declined("declares no forks", "a forking server builds its plugins in each child")
-        if bound.tier is Tier.ROUTER:
-            batch = _batch([f"b{n}" for n in range(20)])
-            places = [item.place for item in bound.hooks["deduct"](batch)]
-            assert _in_child(lambda: [i.place for i in bound.hooks["deduct"](batch)]) == places
-            return
-        desk: Desk = request.getfixturevalue("open_desk")(gold=5)
-        hold = desk.hold(ask("ann"))
-        assert _in_child(lambda: codes(desk.deduct(ask("ann"), ask("bob")))) == ["HELD", "HELD"]
-        assert desk.held() == 2, "the child's hold is in the backend"
-        assert desk.hold(ask("ann")) == hold
-        desk.hold(ask("bob"))
-
-
-def _batch(buyers: Sequence[str]) -> Batch:
-    sale = Sale("fork", {"gold": Sku("gold", 10)})
-    return Batch(sale, tuple(Attempt([Line("gold")], buyer, "r1") for buyer in buyers), "normal", 1)
-
-
-def _in_child(work: Callable[[], list[Any]]) -> list[str]:
-    """Run ``work`` in a forked child; answers what it answered, as texts."""
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
-        pid = os.fork()
-    if not pid:  # the child: nothing of pytest may run in it
-        try:
-            os.write(write, "\n".join(map(str, work())).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        told = pipe.read().decode()
-    os.waitpid(pid, 0)
-    return told.split("\n")
 
 
 def _tries(n: int) -> list[Attempt]:
