@@ -142,6 +142,7 @@ def run_door(
         asked = attempts_of(attempts, seed=time.time_ns())
 
         async def ask(attempt: Attempt) -> Outcome:
+            """One caller at the door."""
             return await engine.attempt(
                 _SALE, SKU, buyer=attempt.buyer, request_id=attempt.request_id
             )

@@ -37,6 +37,7 @@ async def closed_loop(
     numbers = iter(range(len(items)))
 
     async def caller() -> None:
+        """Ask until nobody is left."""
         for n in numbers:
             began = time.perf_counter()
             answers[n] = await ask(items[n])
@@ -56,6 +57,7 @@ async def open_loop(
     began = time.perf_counter()
 
     async def caller(n: int, planned: float) -> None:
+        """Ask once, at the time it is."""
         answers[n] = await ask(items[n])
         latencies[n] = time.perf_counter() - planned
 

@@ -17,7 +17,7 @@ from doorbuster.testing.suites.stock_ground import finish
 
 __all__ = ["SaleMachine"]
 
-_BUYERS: Final = st.sampled_from(["ann", "bob", "cid", "dan"])
+_BUYERS: Final = st.sampled_from(["ann", "bob", "cid"])  # few, so that replays and limits come
 _REQUESTS: Final = st.sampled_from(["r1", "r2", "r3"])
 _LIMIT: Final = 3
 _TRIES: Final = 6
@@ -91,8 +91,9 @@ class SaleMachine(RuleBasedStateMachine):
         """An order that was written begins its return once."""
         key = self._pick(data)
         known = self.orders[key]
+        self.drain()
         begun = self.sale.give_back(*key)
-        assert not begun or known.state == "SOLD"
+        assert begun == (known.state == "SOLD")
         if begun:
             known.state = "COMING"
 

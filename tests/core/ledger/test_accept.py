@@ -361,8 +361,9 @@ def test_8_no_sequence_of_refusals_moves_a_unit(shop):
 
 
 def test_a_sold_out_sale_is_refused_by_a_look_and_sells_again_at_once(shop):
-    """What is dry is answered without the write lock: replay, limit, then stock; a unit that
-    comes back ends that with the next batch.
+    """What is dry is answered without the write lock: replay, limit, then stock.
+
+    A unit that comes back ends that with the next batch.
     """
     one = shop(skus={"black": 2}, per_buyer=PerBuyer(sale=2))
     assert [answer.code for answer in one.accept(one.item("ann"), one.item("bob"))] == [1, 1]

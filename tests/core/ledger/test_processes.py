@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from doorbuster.clock import SystemClock
+from doorbuster.ledger.schema import orders
 
 pytestmark = pytest.mark.slow
 

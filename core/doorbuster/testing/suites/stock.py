@@ -53,7 +53,7 @@ class StockSuite(DeductLaws, ReturnLaws, SaleLaws, FaultLaws, SharingLaws):
     max_examples: ClassVar[int] = 15
     """Runs of the state machine at the hooks; the one of a sale takes a fifth."""
     stateful_step_count: ClassVar[int] = 20
-    """Steps of a run at the hooks; of a sale half as many."""
+    """Steps of a run."""
 
     def test_03_any_order_of_events_at_the_hooks(self, books: Books, stock: Any) -> None:
         """3. Deduct, replay, undo, return, fund, transfer, switch and fault match the model."""
@@ -81,7 +81,7 @@ class StockSuite(DeductLaws, ReturnLaws, SaleLaws, FaultLaws, SharingLaws):
         probe = books.probe
         if probe is None:
             declined("is a router", ROUTER)
-        self._run(lambda: StockMachine(stock, probe), self.max_examples * times, 1)
+        self._run(lambda: StockMachine(stock, probe), self.max_examples * times)
 
     def _sale(self, bound: Bound, open_sale: Callable[..., Flow], flaky: Flaky, times: int) -> None:
         if self.capabilities.may_strand:
@@ -89,14 +89,14 @@ class StockSuite(DeductLaws, ReturnLaws, SaleLaws, FaultLaws, SharingLaws):
         sale = open_sale(flaky=flaky, gold=6, per_buyer=3)
         holds, debits = bound.tier is not Tier.ROUTER, "debit" in bound.hooks
         examples = max(1, self.max_examples * times // 5)
-        self._run(lambda: SaleMachine(sale, flaky, holds=holds, debits=debits), examples, 2)
+        self._run(lambda: SaleMachine(sale, flaky, holds=holds, debits=debits), examples)
 
-    def _run(self, make: Callable[[], RuleBasedStateMachine], examples: int, share: int) -> None:
+    def _run(self, make: Callable[[], RuleBasedStateMachine], examples: int) -> None:
         run_state_machine_as_test(
             make,  # type: ignore[arg-type]  # a factory will do (hypothesis docs), types name a class
             settings=settings(
                 max_examples=examples,
-                stateful_step_count=max(1, self.stateful_step_count // share),
+                stateful_step_count=self.stateful_step_count,
                 derandomize=True,
                 database=None,
                 deadline=None,
