@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check cover soak clean
+.PHONY: help venv demo test check cover soak bench clean
 
 BIN := .venv/bin
 ARGS ?=
@@ -43,6 +43,11 @@ cover: venv  ## run the tests under branch coverage; fail below 95 % in pipeline
 
 soak: venv  ## run the full count of each law that has one: minutes to hours
 	$(BIN)/pytest -m soak --timeout=0 $(ARGS)
+
+bench: venv  ## measure this machine: core, embedded, http; results go to tests/benchmarks/results
+	@for what in core embedded http; do \
+	  $(BIN)/doorbuster bench $$what --save tests/benchmarks/results $(ARGS); \
+	done
 
 clean:  ## remove caches, builds, coverage data and the demo's database; keep .venv
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

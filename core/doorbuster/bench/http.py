@@ -28,14 +28,18 @@ BAR_RATIO: Final = 0.5
 """Of the bare application's rate, on the embedded default (design: speed)."""
 
 _SALE: Final = "drop"
-_ROUNDS: Final = 3
 _CODE: Final = re.compile(rb'"code":(-?\d+)')
 _FSYNC: Final = "SQLite WAL, synchronous FULL"
 _HERE: Final = "serve with its workers in one process, load generator in another, same machine"
 
 
 def bench(
-    folder: Path, *, requests: int, connections: int, progress: Callable[[str], None]
+    folder: Path,
+    *,
+    requests: int,
+    connections: int,
+    rounds: int,
+    progress: Callable[[str], None],
 ) -> list[Result]:
     """Measure three crowds: all accepted, a sold-out sale, and repeats of accepted attempts.
 
@@ -43,6 +47,7 @@ def bench(
         folder: an empty folder for the ledgers.
         requests: requests of each round.
         connections: keep-alive connections, one request at a time on each.
+        rounds: bare and ours, one after the other; the middle ratio is reported.
         progress: told what is measured next.
 
     Raises:
@@ -56,8 +61,8 @@ def bench(
     ):
         bare: list[float] = []
         ours: list[Measured[bytes]] = []
-        for number in range(_ROUNDS):
-            progress(f"{name}, round {number + 1} of {_ROUNDS}")
+        for number in range(rounds):
+            progress(f"{name}, round {number + 1} of {rounds}")
             asked = _requests(requests, seed=number)
             with _bare() as port:
                 bare.append(requests / load(port, asked, connections=connections).seconds)

@@ -92,6 +92,7 @@ def http(
     connections: Annotated[
         int, typer.Option(min=1, max=10_000, help="Keep-alive connections.")
     ] = 64,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Pairs of bare and ours.")] = 3,
     folder: _Folder = None,
     save: _Save = None,
     as_json: Json = False,
@@ -108,7 +109,11 @@ def http(
         _run(
             "http",
             lambda progress: bench.bench(
-                Path(place), requests=requests, connections=connections, progress=progress
+                Path(place),
+                requests=requests,
+                connections=connections,
+                rounds=rounds,
+                progress=progress,
             ),
             save,
             as_json,
