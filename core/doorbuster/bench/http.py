@@ -22,10 +22,17 @@ from doorbuster.bench.sale import SKU, attempts_of
 from doorbuster.bench.wire import load
 from doorbuster.errors import DoorbusterError
 
-__all__ = ["BAR_RATIO", "bench"]
+__all__ = ["BAR_RATIO", "CROWDS", "bench"]
 
 BAR_RATIO: Final = 0.5
 """Of the bare application's rate, on the embedded default (design: speed)."""
+
+CROWDS: Final[dict[str, tuple[str, float | None]]] = {
+    "all accepted": ("100 % accepted, distinct buyers", None),
+    "a rush": ("10 % accepted, 90 % SOLD_OUT, distinct buyers", 0.1),
+    "repeats": ("100 % accepted attempts asked again", None),
+}
+"""Each crowd's mix, and the units for sale as a share of its requests."""
 
 _SALE: Final = "drop"
 _CODE: Final = re.compile(rb'"code":(-?\d+)')
@@ -54,11 +61,8 @@ def bench(
         DoorbusterError: a server did not start.
     """
     results = []
-    for name, mix, units in (
-        ("all accepted", "100 % accepted, distinct buyers", 10**8),
-        ("a rush", "10 % accepted, 90 % SOLD_OUT, distinct buyers", requests // 10),
-        ("repeats", "100 % accepted attempts asked again", 10**8),
-    ):
+    for name, (mix, share) in CROWDS.items():
+        units = requests if share is None else int(requests * share)
         bare: list[float] = []
         ours: list[Measured[bytes]] = []
         for number in range(rounds):
