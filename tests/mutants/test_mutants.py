@@ -1,0 +1,65 @@
+"""The suites tell faults: each planted mutant is killed by the law that names it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .table import MUTANTS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+CLASSES = {
+    "check then act": "check then act",
+    "limit after stock": "limit after stock",
+    "non-idempotent return": "a return is not idempotent",
+    "counting requested rows": "requested rows are counted",
+    "lost remainder of 10,000 over 32": "10,000 over 32",
+    "undo without tombstone": "undo without tombstone",
+    "mark on one empty place": "sold out while a move is open",
+    "epoch not checked": "the epoch is not checked",
+    "ABORTED read as accepted": "ABORTED is read as accepted",
+}
+"""Kinds of fault that must be among the mutants, and how each begins."""
+
+
+@pytest.fixture(scope="session")
+def verdicts(tmp_path_factory, worker_id):
+    """Verdicts by mutant; several test processes share one run of the driver."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder if worker_id == "master" else folder.parent
+    kept = folder / "mutants.json"
+    with (folder / "mutants.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            driver = Path(__file__).with_name("driver.py")
+            done = subprocess.run(
+                [sys.executable, driver], capture_output=True, text=True, timeout=390, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            kept.write_text(done.stdout.splitlines()[-1], "utf-8")
+    return json.loads(kept.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.why.replace(" ", "-"))
+def test_a_planted_mutant_is_killed_by_its_law(verdicts, mutant):
+    """Stale: the code has changed, and the mutant must follow. Survived: the law is not sharp."""
+    assert verdicts[mutant.why] == "killed", (mutant.law, mutant.file)
+
+
+def test_without_a_mutant_every_law_passes(verdicts):
+    """A law that always fails would kill everything."""
+    assert verdicts["control"] == []
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_class_of_fault_is_planted(kind):
+    """The table names what must be in it."""
+    assert any(CLASSES[kind] in mutant.why for mutant in MUTANTS)
+    assert len(MUTANTS) >= 20
+    assert len({mutant.why for mutant in MUTANTS}) == len(MUTANTS)
