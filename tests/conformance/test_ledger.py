@@ -18,6 +18,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("ledger")
 
 
+@pytest.mark.slow  # the same laws as the class above
 class TestSqliteFile(LedgerSuite):
     """In a file: readers beside the one writer."""
 

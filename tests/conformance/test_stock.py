@@ -19,6 +19,7 @@ class TestMemory(StockSuite):
         return MemoryProbe(stock)
 
 
+@pytest.mark.slow  # the same laws as the class above
 class TestMemoryInThreePlaces(TestMemory):
     """``memory``, three places: units travel between them."""
 

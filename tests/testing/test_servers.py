@@ -55,6 +55,8 @@ taken.accept()
 time.sleep(60)
 """
 
+pytestmark = pytest.mark.slow
+
 
 def python(script: str, *words: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", script, *words]

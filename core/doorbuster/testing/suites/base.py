@@ -32,7 +32,10 @@ DECLINED: Final = "declined: "
 _SHIPPED: Final = "doorbuster.testing."
 _GUARD: Final = "test_00_no_law_is_overridden"
 _SWITCH_S: Final = 1e-6
-_HERE: Final = str(Path(__file__).parent)
+_TESTING: Final = Path(__file__).parent.parent
+_OURS: Final = tuple(str(_TESTING / name) for name in ("suites", "clock.", "flow.", "faults."))
+"""What is no subject, although a subject may lie beside it: it would only cost time."""
+
 _STEP_ASIDE: Final = 0.25  # of the lines of the code under test
 
 
@@ -100,7 +103,7 @@ def _stepping_aside(folder: str) -> Callable[[FrameType, str, Any], Any]:
 
     def call(frame: FrameType, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename
-        return line if name.startswith(folder) and not name.startswith(_HERE) else None
+        return line if name.startswith(folder) and not name.startswith(_OURS) else None
 
     return call
 

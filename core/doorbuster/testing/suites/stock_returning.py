@@ -46,12 +46,14 @@ class ReturnLaws(StockGround):
         assert [desk.code(ask("ann", "r3")), desk.code(ask("ann", "r4"))] == ["HELD", Code.SOLD_OUT]
 
     def test_08_an_undo_under_threads_is_done_once(self, open_desk: OpenDesk, race: Race) -> None:
-        """8. Many workers undo one hold at once: one does it, and its units come back once."""
-        desk = open_desk(gold=5, per_buyer=PerBuyer(sale=1))
-        hold = desk.hold(ask("ann"))
-        assert Counter(race(lambda n: desk.undo(hold))) == {DONE: 1, ALREADY: 15}
+        """8. Many workers undo the same holds at once: one does each, and units come back once."""
+        desk = open_desk(gold=5, per_buyer=PerBuyer(sale=4))
+        holds = [desk.hold(ask("ann", f"r{k}")) for k in range(4)]
+        for told in zip(*race(lambda n: [desk.undo(hold) for hold in holds]), strict=True):
+            assert Counter(told) == {DONE: 1, ALREADY: 15}
         assert desk.left() == 5 * len(desk.places)
-        assert [desk.code(ask("ann", f"n{k}")) for k in range(2)] == ["HELD", Code.OVER_LIMIT]
+        again = [desk.code(ask("ann", f"n{k}")) for k in range(5)]
+        assert again == ["HELD"] * 4 + [Code.OVER_LIMIT]
 
     def test_08_a_phantom_is_not_given_back(self, open_desk: OpenDesk) -> None:
         """4.3: of a hold the ledger had no units for, only the real ones come back."""
@@ -227,11 +229,12 @@ class ReturnLaws(StockGround):
         assert (desk.left(), desk.held()) == (4 + len(desk.places), 1)
 
     def test_13_credits_under_threads_count_once(self, open_desk: OpenDesk, race: Race) -> None:
-        """13. Many workers bring one funding at once: it is credited once."""
+        """13. Many workers bring the same fundings at once: each is credited once."""
         desk = open_desk(gold=0)
-        credit = desk.funding("gold", 7)
-        assert race(lambda n: desk.fund("credit", credit)) == [[7]] * 16
-        assert desk.left() == 7
+        moves = [desk.funding("gold", 7) for _ in range(4)]
+        told = race(lambda n: [desk.fund("credit", move) for move in moves])
+        assert told == [[[7]] * 4] * 16
+        assert desk.left() == 28
 
     def test_13_a_debit_takes_free_units_once(self, bound: Bound, open_desk: OpenDesk) -> None:
         """5.2: a debit takes at most the free units, once per id, and none before open."""
