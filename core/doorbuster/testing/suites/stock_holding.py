@@ -103,22 +103,19 @@ class DeductLaws(StockGround):
 
     def test_04_never_oversells_under_threads(self, open_desk: OpenDesk, race: Race) -> None:
         """4. Threads with batches hold min(units, demand), and a place that refused is empty."""
-        desk = open_desk(gold=5)
-        units = 5 * len(desk.places)
-
-        def work(n: int) -> list[Any]:
-            batches = [[ask(f"b{n}-{k}-{m}") for m in range(4)] for k in range(2)]
-            return [answer for batch in batches for answer in desk.deduct(*batch)]
-
-        answers = [answer for part in race(work) for answer in part]
-        told = Counter(codes(answers))
-        assert told.keys() <= {"HELD", Code.SOLD_OUT}
-        assert told["HELD"] == desk.held() == units - desk.left()
-        left = desk.probe.left(desk.sale, desk.epoch)
-        refused = {a.detail["place"] for a in answers if isinstance(a, Rejection)}
-        assert {left[place, "gold"] for place in refused} <= {0}
-        if not self.capabilities.may_strand:
-            assert told["HELD"] == min(units, len(answers))
+        for _ in range(4):  # the race is about the last units: often, not long
+            desk = open_desk(gold=5)
+            units = 5 * len(desk.places)
+            asked = race(lambda n, d=desk: d.deduct(*[ask(f"b{n}-{k}") for k in range(3)]))  # type: ignore[misc]
+            answers = [answer for part in asked for answer in part]
+            told = Counter(codes(answers))
+            assert told.keys() <= {"HELD", Code.SOLD_OUT}
+            assert told["HELD"] == desk.held() == units - desk.left()
+            left = desk.probe.left(desk.sale, desk.epoch)
+            refused = {a.detail["place"] for a in answers if isinstance(a, Rejection)}
+            assert {left[place, "gold"] for place in refused} <= {0}
+            if not self.capabilities.may_strand and len(desk.places) == 1:
+                assert told["HELD"] == min(units, len(answers))
 
     def test_04_the_last_unit_under_threads(self, open_desk: OpenDesk, race: Race) -> None:
         """4. One unit per place, asked for by all at once, round after round, is held once."""
