@@ -20,6 +20,11 @@ class Mutant(NamedTuple):
     new: str
     law: str
 
+    @property
+    def suite(self) -> str:
+        """The suite of its law."""
+        return self.law.partition(":")[0]
+
 
 MUTANTS = (
     Mutant(
@@ -308,5 +313,103 @@ MUTANTS = (
         "        sums[line.sku] += line.quantity",
         "        sums[line.sku] = line.quantity",
         "stock:test_07_two_lines_of_one_sku_count_together",
+    ),
+    Mutant(
+        "an accept leaves no outbox row: paid for, and never made an order",
+        "core/doorbuster/ledger/accept.py",
+        "    if taken:\n        owner, until",
+        "    if taken and lease:\n        owner, until",
+        "ledger:test_4_1_accept_is_one_transaction",
+    ),
+    Mutant(
+        "sold out as soon as one place is empty",
+        "core/doorbuster/ledger/grants.py",
+        "sa.select(grants.c.sku, sa.func.sum(",
+        "sa.select(grants.c.sku, sa.func.min(",
+        "ledger:test_7_1_sold_out_is_only_when_nothing_can_come_back",
+    ),
+    Mutant(
+        "a mark on one sku ends the whole sale",
+        "plugins/local_cache/doorbuster_local_cache/sold_out.py",
+        "read = self._context.ledger.sold_out(sale)",
+        "read = self._context.ledger.sold_out(sale)\n            read = msgspec.structs.replace(read, skus=frozenset(sale.skus))",
+        "gates:test_answers_align_with_attempts_in_order",
+    ),
+    Mutant(
+        "a rate per buyer is kept by request",
+        "plugins/limiter/doorbuster_limiter/buyer_rate.py",
+        "[self._judge((sale, attempt.buyer), now_ns)",
+        "[self._judge((sale, attempt.request_id), now_ns)",
+        "gates:test_l5_never_more_than_burst_and_rate",
+    ),
+    Mutant(
+        "deny-list: who hides the address passes",
+        "plugins/limiter/doorbuster_limiter/deny_list.py",
+        "            return BAD_IP\n",
+        "            return None\n",
+        "gates:test_answers_align_with_attempts_in_order",
+    ),
+    Mutant(
+        "a closed gate opens on its fault",
+        "core/doorbuster/pipeline.py",
+        "            if gate.open_on_fault:",
+        "            if gate is not None:",
+        "gates:test_its_own_fault_follows_on_fault",
+    ),
+    Mutant(
+        "rate: check then act: no lock around the bucket",
+        "plugins/limiter/doorbuster_limiter/rate.py",
+        "        with self.lock:\n",
+        "        if True:\n",
+        "gates:test_threads_get_what_one_thread_would",
+    ),
+    Mutant(
+        "a malformed document is taken up to its fault",
+        "core/doorbuster/settings/layers.py",
+        "        problems.append(_toml_problem(file, content, str(error)))\n        return None",
+        "        good = content.splitlines(keepends=True)\n        while good:\n            good.pop()\n            try:\n                table = tomllib.loads(''.join(good))\n                break\n            except tomllib.TOMLDecodeError:\n                pass\n        content = ''.join(good)",
+        "sources:test_g1_a_malformed_document_keeps_the_old_one",
+    ),
+    Mutant(
+        "holder: other content is accepted",
+        "core/doorbuster/testing/_slot.py",
+        "        if record.content != _content(attempt):\n            return Rejection(Code.KEY_REUSED)\n",
+        "",
+        "stock:test_06_other_content_is_key_reused",
+    ),
+    Mutant(
+        "holder: limit after stock",
+        "core/doorbuster/testing/_slot.py",
+        "self._over_limit(attempt.buyer, need, terms) or self._short(need)",
+        "self._short(need) or self._over_limit(attempt.buyer, need, terms)",
+        "stock:test_10_the_limit_is_judged_before_stock",
+    ),
+    Mutant(
+        "holder: a quantity is split, units below zero",
+        "core/doorbuster/testing/_slot.py",
+        "            if left[sku] < n:",
+        "            if left[sku] < 1:",
+        "stock:test_07_too_many_are_refused_whole",
+    ),
+    Mutant(
+        "holder: the epoch is not checked in compensate",
+        "core/doorbuster/testing/memory.py",
+        "        found = self._store.live(attempt.sale, run, item.reservation.epoch)",
+        "        found = self._store.epochs.get((attempt.sale, run, item.reservation.epoch))",
+        "stock:test_11_a_stale_epoch_is_not_compensated",
+    ),
+    Mutant(
+        "a return keeps the buyer's limit used up",
+        "core/doorbuster/ledger/returns.py",
+        "    _lower_quota(connection, job.sid, item.attempt.buyer, need)\n",
+        "",
+        "ledger:test_4_4_a_return_gives_everything_back_once",
+    ),
+    Mutant(
+        "holder: a replay gets another order number",
+        "core/doorbuster/testing/_slot.py",
+        "return Reservation(attempt, self.place, first.order_no, first.epoch)",
+        "return Reservation(attempt, self.place, attempt.order_no, first.epoch)",
+        "stock:test_05_the_stored_order_no_is_answered",
     ),
 )
