@@ -36,16 +36,15 @@ class Admission:
         """Answer the canonical attempt, or its INVALID outcome. Never raises."""
         if not isinstance(attempt, Attempt):
             return Outcome(Code.INVALID, detail={"reason": "bad-attempt", "expected": "Attempt"})
-        own_s = attempt.deadline_s
-        if own_s is not None:
-            if not _is_moment(own_s):
+        if attempt.deadline_s is not None:
+            if not _is_moment(attempt.deadline_s):
                 return Outcome(
                     Code.INVALID, detail={"reason": "bad-deadline", "expected": "seconds"}
                 )
-            deadline_s = own_s
+            deadline_s = attempt.deadline_s
         buyer, request_id = attempt.buyer, attempt.request_id
         identity = identity_text(buyer, request_id)
-        known = None if identity is None else self._known_line(attempt)
+        known = self._known_line(attempt) if identity is not None else None
         if identity is None or known is None:
             found = check(attempt, self._lines_max)
             if not isinstance(found, tuple):
@@ -53,8 +52,9 @@ class Admission:
             identity = f"{buyer}|{request_id}"
             known = found, self._text(found)
         lines, text = known
+        skus = sale.skus
         for line in lines:
-            if line.sku not in sale.skus:
+            if line.sku not in skus:
                 return Outcome(Code.INVALID, detail={"reason": "unknown-sku", "sku": line.sku})
         named, number = self._last
         if named is not sale:
@@ -74,25 +74,25 @@ class Admission:
         )
 
     def _known_line(self, attempt: Attempt) -> tuple[tuple[Line, ...], str] | None:
-        """One plain line that was checked before: what nearly every attempt is (2 us saved)."""
+        """One plain line that was checked before: what nearly every attempt is (2 us saved).
+
+        Types are compared strictly: 1 == 1.0 == True, and only one of them is a quantity.
+        """
         lines, facts = attempt.lines, attempt.facts
         if (
             facts
-            or type(facts) is not dict
             or attempt.ticket is not None
-            or (type(lines) is not tuple and type(lines) is not list)
+            or type(facts) is not dict
+            or (type(lines) is not list and type(lines) is not tuple)
             or len(lines) != 1
-        ):
-            return None
-        line = lines[0]
-        if (
-            type(line) is not Line
+            or type(line := lines[0]) is not Line
             or line.group is not None
-            or type(line.sku) is not str
-            or type(line.quantity) is not int  # True == 1 == 1.0, but only one is a quantity
         ):
             return None
-        return self._singles.get((line.sku, line.quantity))
+        sku, quantity = line.sku, line.quantity
+        if type(sku) is not str or type(quantity) is not int:
+            return None
+        return self._singles.get((sku, quantity))
 
     def _text(self, lines: tuple[Line, ...]) -> str:
         text = self._texts.get(lines)

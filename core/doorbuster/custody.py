@@ -66,8 +66,13 @@ class Custody:
         if attempt.deadline_s is not None:
             left_s = min(max(0.0, attempt.deadline_s - self._clock.monotonic_s()), _LEFT_MAX_S)
         deadline_ms = self._ledger.now_ms() + int(left_s * 1000)
-        receipt = receipt_of(self._key, item, deadline_ms)
-        answer = msgspec.structs.replace(item.answer, receipt=receipt)
+        answer = item.answer
+        try:
+            receipt = receipt_of(self._key, item, deadline_ms)
+            answer = msgspec.structs.replace(answer, receipt=receipt)
+        except Exception as error:  # noqa: BLE001 - the others of the batch need theirs
+            # The identity settles it all the same: this process unasked, or its next attempt.
+            self._log.error("no receipt", sale=item.sale.id, error=repr(error))
         runtime = self._runtime_of(item.sale.id)
         if runtime is not None:
             runtime.known.put(attempt, answer)

@@ -177,16 +177,21 @@ class Pipeline(msgspec.Struct, frozen=True):
     ) -> dict[int, str]:
         """Deduct and accept once; answer the dry place of each attempt that found too few."""
         missing: dict[int, str] = {}
-        reserved: list[tuple[int, Reservation]] = []
-        unknown: list[tuple[int, Reservation]] = []
+        held_at: list[int] = []  # positions, and beside them what was reserved
+        held: list[Reservation] = []
+        lost_at: list[int] = []
+        lost: list[Reservation] = []
         epoch = batch.epoch
         answers = self._deduct(batch)
         for position, attempt, answer in zip(positions, batch.attempts, answers, strict=True):
             if isinstance(answer, Reservation):
-                reserved.append((position, _complete(answer, attempt, epoch)))
+                whole = answer.order_no and answer.epoch
+                held_at.append(position)
+                held.append(answer if whole else _complete(answer, attempt, epoch))
             elif answer is UNKNOWN:
                 # The place is not known: "" is the buyer's home, which compensate finds.
-                unknown.append((position, Reservation(attempt, "", attempt.order_no, batch.epoch)))
+                lost_at.append(position)
+                lost.append(Reservation(attempt, "", attempt.order_no, epoch))
             elif isinstance(answer, Outcome):
                 outcomes[position] = answer
             elif answer.code is Code.SOLD_OUT:
@@ -194,10 +199,10 @@ class Pipeline(msgspec.Struct, frozen=True):
                 missing[position] = str(answer.detail.get("place", ""))
             else:
                 outcomes[position] = _refusal(answer)
-        if unknown:
-            self._pending(batch, unknown, outcomes)
-        if reserved:
-            self._accept(batch, reserved, outcomes, missing)
+        if lost:
+            self._pending(batch, lost_at, lost, outcomes)
+        if held:
+            self._accept(batch, held_at, held, outcomes, missing)
         return missing
 
     def _deduct(self, batch: Batch) -> Sequence[Deducted | Outcome]:
@@ -217,11 +222,11 @@ class Pipeline(msgspec.Struct, frozen=True):
     def _accept(
         self,
         batch: Batch,
-        reserved: Sequence[tuple[int, Reservation]],
+        positions: Sequence[int],
+        items: Sequence[Reservation],
         outcomes: list[Outcome],
         missing: dict[int, str],
     ) -> None:
-        items = [item for _, item in reserved]
         lease = None
         if self.delivery is Delivery.INLINE:
             lease = (self.owner, self.ledger.now_ms() + int(self.lease_s * 1000))
@@ -232,16 +237,16 @@ class Pipeline(msgspec.Struct, frozen=True):
         except (UnavailableError, PermanentError) as error:
             self._fault("accept", "ledger", error)
             refused = busy("ledger-unavailable")
-            for position, _ in reserved:
+            for position in positions:
                 outcomes[position] = refused
             if self.holds:
                 self._later(batch, items, refused)
             return
         except BaseException as error:  # noqa: BLE001 - the commit may have happened
             self._fault("accept", "ledger", error)
-            self._pending(batch, reserved, outcomes)
+            self._pending(batch, positions, items, outcomes)
             return
-        for (position, item), answer in zip(reserved, accepted.answers, strict=True):
+        for position, item, answer in zip(positions, items, accepted.answers, strict=True):
             if isinstance(answer, Short):
                 missing[position] = item.place
             else:
@@ -252,15 +257,12 @@ class Pipeline(msgspec.Struct, frozen=True):
     def _pending(
         self,
         batch: Batch,
-        items: Sequence[tuple[int, Reservation]],
+        positions: Sequence[int],
+        items: Sequence[Reservation],
         outcomes: list[Outcome],
     ) -> None:
-        answers = self._later(
-            batch,
-            [item for _, item in items],
-            Outcome(Code.PENDING, retry_after_ms=BUSY_RETRY_MS),
-        )
-        for (position, _), answer in zip(items, answers, strict=True):
+        pending = Outcome(Code.PENDING, retry_after_ms=BUSY_RETRY_MS)
+        for position, answer in zip(positions, self._later(batch, items, pending), strict=True):
             outcomes[position] = answer
 
     def _later(
@@ -352,8 +354,6 @@ def _narrow(batch: Batch, positions: Sequence[int]) -> Batch:
 
 def _complete(item: Reservation, attempt: Attempt, epoch: int) -> Reservation:
     """Fill what a plugin left out; the stored order number of a replay is kept (2.2)."""
-    if item.order_no and item.epoch:
-        return item
     return Reservation(attempt, item.place, item.order_no or attempt.order_no, item.epoch or epoch)
 
 

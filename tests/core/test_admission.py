@@ -127,6 +127,66 @@ def test_an_unknown_sale_is_invalid(make_stand, sale):
     assert engine.result_batch(sale, [("ann", "r1")]) == [None]
 
 
+class _Text(str):
+    """As numpy.str_, Markup or a StrEnum: equal to plain text, and refused by every driver."""
+
+    __slots__ = ()
+
+
+class _Whole(int):
+    """As a numpy integer or an IntEnum."""
+
+
+class _Line(Line, frozen=True):
+    """A caller's own kind of line."""
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (Attempt([Line("gold")], _Text("bob"), "r1"), "bad-buyer"),
+        (Attempt([Line("gold")], "bob", _Text("r1")), "bad-request-id"),
+        (Attempt([Line(_Text("gold"))], "bob", "r1"), "bad-sku"),
+        (Attempt([Line("gold", 1, _Text("g1"))], "bob", "r1"), "bad-group"),
+        (Attempt([Line("gold", _Whole(1))], "bob", "r1"), "bad-quantity"),
+        (Attempt([Line(_Text("gold")), Line(_Text("gold"))], "bob", "r1"), "bad-sku"),
+        (Attempt([Line("gold")], "bob", "r1", ticket=_Text("t")), "bad-ticket"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_subclass_of_text_or_number_is_invalid_and_poisons_nobody(make_stand, names, odd, reason):
+    """It equals plain text, so a cache would hand it to every other buyer; INVALID at the edge."""
+    stand = make_stand()
+    first = stand.batch(odd, stand.attempt("ann"))
+    assert names(first) == ["INVALID", "ACCEPTED"]
+    assert first[0].detail["reason"] == reason
+    assert names(stand.batch(stand.attempt("cid"), odd)) == ["ACCEPTED", "INVALID"]
+    assert asyncio.run(_ask(stand.engine, odd)).code is Code.INVALID
+    assert stand.result(_Text("ann")) is None
+    assert stand.drain() == 0
+
+
+async def _ask(engine, attempt):
+    return await engine.attempt(
+        "drop",
+        lines=attempt.lines,
+        buyer=attempt.buyer,
+        request_id=attempt.request_id,
+        ticket=attempt.ticket,
+    )
+
+
+def test_a_callers_own_line_is_not_kept(make_stand):
+    """What later attempts are served from is the engine's own object, of the plain type."""
+    stand = make_stand()
+    mine = _Line("gold", 1)
+    stand.batch(Attempt([mine], "ann", "r1"))
+    runtime = stand.engine.world.runtimes["drop"]
+    for buyer in ("bob", "cid"):
+        (line,) = runtime.admit(stand.attempt(buyer), None).lines
+        assert type(line) is Line
+
+
 def test_lines_of_one_sku_are_summed_before_any_check(make_stand):
     """D2: two lines of 1 are 2, for the limit of an attempt and for the stock."""
     stand = make_stand({"gold": 3}, sale={"per_buyer": {"attempt": 2}})

@@ -192,6 +192,30 @@ def test_a_receipt_when_the_ledger_cannot_be_asked_stays_pending(make_stand, mon
     assert stand.result("ann").final
 
 
+def test_a_receipt_that_cannot_be_made_costs_nobody_else_theirs(make_stand, monkeypatch, clock):
+    """One defective attempt of a batch is PENDING without a receipt; it is settled all the same."""
+    stand = make_stand()
+    admitted = [stand.runtime.admit(stand.attempt(buyer), None) for buyer in ("ann", "bob")]
+
+    whole = stand.engine.custody._key.sign
+
+    def sign(receipt):
+        if receipt.buyer == "ann":
+            raise TypeError("not a receipt")
+        return whole(receipt)
+
+    monkeypatch.setattr(stand.engine.custody._key, "sign", sign)
+    ann, bob = stand.engine.custody.undecided(
+        stand.runtime, admitted, RuntimeError("x"), holds=False
+    )
+    assert (ann.code, ann.receipt, bob.code) == (Code.PENDING, None, Code.PENDING)
+    assert bob.receipt
+    clock.advance(5)
+    assert stand.drain() == 0
+    assert stand.result("ann").final
+    assert stand.result("bob").final
+
+
 @pytest.mark.parametrize("error", [RuntimeError("bug"), SystemExit(1)])
 def test_a_defect_of_the_core_is_pending_and_settled(make_stand, monkeypatch, error, names):
     """Every caller is answered, an alarm says so, and the identities are settled."""

@@ -27,7 +27,7 @@ class MemoryLedger:
         self._lock = threading.Lock()
         self._free = units
         self._per_buyer = per_buyer
-        self._intents: dict[tuple[str, str], tuple[str, str]] = {}
+        self._intents: dict[str, str] = {}  # an order number names its identity
         self._bought: dict[str, int] = {}
         self.outbox: list[int] = []
         """How many attempts each committed batch accepted."""
@@ -50,11 +50,11 @@ class MemoryLedger:
             for n, item in enumerate(items):
                 attempt = item.attempt
                 buyer, lines = attempt.buyer, attempt.lines
-                key = buyer, attempt.request_id
-                stored = intents.get(key)
+                order_no = item.order_no
+                stored = intents.get(order_no)
                 if stored is not None:
-                    same = stored[1] == attempt.fingerprint
-                    answers.append(Outcome(_ACCEPTED, stored[0]) if same else _REUSED)
+                    same = stored == attempt.fingerprint
+                    answers.append(Outcome(_ACCEPTED, order_no) if same else _REUSED)
                     continue
                 wanted = lines[0].quantity if len(lines) == 1 else sum(units(lines).values())
                 has = bought.get(buyer, 0)
@@ -66,9 +66,9 @@ class MemoryLedger:
                     continue
                 free -= wanted
                 bought[buyer] = has + wanted
-                intents[key] = item.order_no, attempt.fingerprint
+                intents[order_no] = attempt.fingerprint
                 taken.append(n)
-                answers.append(Outcome(_ACCEPTED, item.order_no))
+                answers.append(Outcome(_ACCEPTED, order_no))
             self._free = free
             self.outbox.append(len(taken))
         return Accepted(answers, len(self.outbox), taken, undo=False)
