@@ -55,8 +55,11 @@ class Door:
         self._closing = False
         self._log = get_logger("doorbuster.door")
 
-    async def submit(self, attempt: Attempt) -> Outcome:
-        """Wait for the outcome of an admitted attempt. Cancelling only stops the waiting."""
+    def submit(self, attempt: Attempt) -> Outcome | asyncio.Future[Outcome]:
+        """Take an admitted attempt in; answer what to wait for, or BUSY at once.
+
+        Cancelling the future only stops the waiting.
+        """
         if self._closing:
             return busy("draining")
         if len(self._inbox) >= self._settings.inbox_max:
@@ -64,7 +67,7 @@ class Door:
         future: asyncio.Future[Outcome] = self._loop.create_future()
         self._inbox.append((attempt, future))
         self._schedule()
-        return await future
+        return future
 
     def _schedule(self) -> None:
         """Flush when a batch is full, else when the first attempt lingered long enough.

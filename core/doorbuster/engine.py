@@ -301,11 +301,6 @@ class Engine:
         attempt again. Cancelling the call does not cancel an attempt that is under way. What is
         not started after ``timeout_ms`` (default ``door.deadline_ms``; 0: never) is BUSY.
         """
-        runtime = self._runtime(sale)
-        if runtime is None:
-            return _unknown_sale(sale)
-        if self._closed:
-            return _CLOSED
         asked = Attempt(
             lines=lines if lines is not None else [Line(sku, quantity)],  # type: ignore[arg-type]  # raw values: admission answers INVALID
             buyer=buyer,
@@ -313,11 +308,29 @@ class Engine:
             ticket=ticket,
             facts=facts or {},
         )
-        admitted = runtime.admit(asked, self._deadline_s(timeout_ms))
-        if isinstance(admitted, Outcome):
+        found = self.offer(sale, asked, timeout_ms=timeout_ms)
+        if isinstance(found, Outcome):
             await asyncio.sleep(0)  # a caller in a tight loop must not starve the others
+            return found
+        return await found
+
+    def offer(
+        self, sale: str, attempt: Attempt, *, timeout_ms: int | None = None
+    ) -> Outcome | asyncio.Future[Outcome]:
+        """Start an attempt without waiting: its outcome when that is known at once, else a future.
+
+        For a service on the running event loop, which waits for its own requests; see
+        :meth:`attempt` for the rest. Cancelling the future only stops the waiting.
+        """
+        runtime = self._runtime(sale)
+        if runtime is None:
+            return _unknown_sale(sale)
+        if self._closed:
+            return _CLOSED
+        admitted = runtime.admit(attempt, self._deadline_s(timeout_ms))
+        if isinstance(admitted, Outcome):
             return admitted
-        return await self._door(runtime).submit(admitted)
+        return self._door(runtime).submit(admitted)
 
     def _runtime(self, sale: Any) -> SaleRuntime | None:
         return self.world.runtimes.get(sale) if isinstance(sale, str) else None

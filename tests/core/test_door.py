@@ -52,6 +52,12 @@ def attempt(n):
     return Attempt([], f"b{n}", "r1")
 
 
+async def ask(door, one):
+    """A caller: it takes BUSY at once, or waits for its outcome."""
+    found = door.submit(one)
+    return found if isinstance(found, Outcome) else await found
+
+
 async def settle(turns=20):
     """Let the loop turn, so that submitted work reaches the inbox."""
     for _ in range(turns):
@@ -72,7 +78,7 @@ def test_a_full_batch_goes_at_once(room, pool):
     """``batch_max`` attempts never linger, and never more travel together."""
 
     async def work(door):
-        return await asyncio.gather(*(door.submit(attempt(n)) for n in range(8)))
+        return await asyncio.gather(*(ask(door, attempt(n)) for n in range(8)))
 
     outcomes = at_the_door(room, pool, work, batch_max=4, linger_ms=1000, threads=2)
     assert sorted(map(len, room.batches)) == [4, 4]
@@ -83,7 +89,7 @@ def test_a_lonely_attempt_waits_only_for_linger(room, pool):
     """Company is not required."""
 
     async def work(door):
-        return await door.submit(attempt(1))
+        return await ask(door, attempt(1))
 
     assert at_the_door(room, pool, work, batch_max=100, linger_ms=1).order_no == "b1"
     assert room.batches == [["b1"]]
@@ -94,9 +100,9 @@ def test_attempts_that_come_while_all_workers_are_busy_travel_together(room, poo
     room.gate.clear()
 
     async def work(door):
-        first = asyncio.create_task(door.submit(attempt(0)))
+        first = asyncio.create_task(ask(door, attempt(0)))
         await asyncio.to_thread(room.entered.acquire)
-        rest = [asyncio.create_task(door.submit(attempt(n))) for n in range(1, 6)]
+        rest = [asyncio.create_task(ask(door, attempt(n))) for n in range(1, 6)]
         await asyncio.sleep(0.01)
         assert len(room.batches) == 1
         room.gate.set()
@@ -112,11 +118,11 @@ def test_s0_40_a_full_inbox_sheds_at_once(room, pool):
     room.gate.clear()
 
     async def work(door):
-        first = asyncio.create_task(door.submit(attempt(0)))
+        first = asyncio.create_task(ask(door, attempt(0)))
         await asyncio.to_thread(room.entered.acquire)
-        waiting = [asyncio.create_task(door.submit(attempt(n))) for n in range(1, 4)]
+        waiting = [asyncio.create_task(ask(door, attempt(n))) for n in range(1, 4)]
         await settle()
-        shed = await door.submit(attempt(9))
+        shed = await ask(door, attempt(9))
         room.gate.set()
         return shed, await asyncio.gather(first, *waiting)
 
@@ -131,7 +137,7 @@ def test_c7_cancelling_a_caller_cancels_nothing_but_its_waiting(room, pool):
     room.gate.clear()
 
     async def work(door):
-        tasks = [asyncio.create_task(door.submit(attempt(n))) for n in range(3)]
+        tasks = [asyncio.create_task(ask(door, attempt(n))) for n in range(3)]
         await asyncio.to_thread(room.entered.acquire)
         tasks[1].cancel()
         await settle()
@@ -148,10 +154,10 @@ def test_draining_answers_everybody_inside_and_nobody_after(room, pool):
     """Waiting ones too, without their linger; later ones are BUSY."""
 
     async def work(door):
-        tasks = [asyncio.create_task(door.submit(attempt(n))) for n in range(10)]
+        tasks = [asyncio.create_task(ask(door, attempt(n))) for n in range(10)]
         await settle()
         await door.drain()
-        late = await door.submit(attempt(99))
+        late = await ask(door, attempt(99))
         await door.drain()
         return late, await asyncio.gather(*tasks)
 
@@ -170,9 +176,9 @@ def test_a_decision_that_raises_is_pending_and_no_traceback(room, pool, error):
 
     async def work(door):
         good, room.answer = room.answer, fail
-        bad = await asyncio.gather(door.submit(attempt(1)), door.submit(attempt(2)))
+        bad = await asyncio.gather(ask(door, attempt(1)), ask(door, attempt(2)))
         room.answer = good
-        return bad, await door.submit(attempt(3))
+        return bad, await ask(door, attempt(3))
 
     bad, after = at_the_door(room, pool, work, linger_ms=0)
     assert [o.code for o in bad] == [Code.PENDING] * 2
@@ -183,7 +189,7 @@ def test_a_decision_of_the_wrong_length_is_pending(room, pool):
     """Else somebody would get another's answer, or none."""
 
     async def work(door):
-        return await asyncio.gather(door.submit(attempt(1)), door.submit(attempt(2)))
+        return await asyncio.gather(ask(door, attempt(1)), ask(door, attempt(2)))
 
     room.answer = lambda attempts: [DONE]
     outcomes = at_the_door(room, pool, work, linger_ms=1, batch_max=2)
@@ -195,7 +201,7 @@ def test_a_closed_pool_answers_busy_instead_of_hanging(room):
     pool = ThreadPoolExecutor(1)
 
     async def work(door):
-        tasks = [asyncio.create_task(door.submit(attempt(n))) for n in range(50)]
+        tasks = [asyncio.create_task(ask(door, attempt(n))) for n in range(50)]
         pool.shutdown()
         return await asyncio.gather(*tasks)
 
@@ -210,7 +216,7 @@ def test_a_loop_that_is_gone_harms_nobody(room, pool):
 
     async def main():
         door = Door(room.decide, DoorSettings(linger_ms=0), pool, asyncio.get_running_loop())
-        task = asyncio.create_task(door.submit(attempt(1)))
+        task = asyncio.create_task(ask(door, attempt(1)))
         await asyncio.to_thread(room.entered.acquire)
         task.cancel()
 
@@ -225,11 +231,11 @@ def test_a_deadline_passes_in_the_inbox_while_every_thread_is_busy(room, pool):
 
     async def work(door):
         room.gate.clear()
-        busy_one = asyncio.create_task(door.submit(attempt(0)))
+        busy_one = asyncio.create_task(ask(door, attempt(0)))
         await asyncio.to_thread(room.entered.acquire)
         soon = msgspec.structs.replace(attempt(1), deadline_s=time.monotonic() + 0.01)
-        late = asyncio.create_task(door.submit(soon))
-        patient = asyncio.create_task(door.submit(attempt(2)))
+        late = asyncio.create_task(ask(door, soon))
+        patient = asyncio.create_task(ask(door, attempt(2)))
         outcome = await late
         assert not room.gate.is_set()
         room.gate.set()

@@ -723,8 +723,9 @@ class Scripted:
 
     name = "scripted"
 
-    def __init__(self, steps):
+    def __init__(self, steps, *, hurries=True):
         self.steps = list(steps)
+        self.hurries = hurries
         self.left = 0
         self.finished = 0
         self.done = threading.Event()
@@ -771,6 +772,40 @@ def test_a_role_survives_whatever_it_meets(run):
     assert role.steps == []
     assert (role.finished, other.finished) == (1, 1)
     assert "role-scripted-failed" in stand.alarm_names()
+
+
+@pytest.mark.parametrize(("hurries", "pauses"), [(True, 0), (False, 5)])
+def test_a_role_that_does_not_hurry_rests_after_each_piece(run, hurries, pauses):
+    """Company comes meanwhile; one that hurries goes on at once, until there is nothing."""
+    role = Scripted([True] * 5, hurries=hurries)
+    stand, runner = run(role)
+    rests = []
+    wait = stand.clock.wait
+
+    def counted(event, seconds):
+        rests.append(len(role.steps))
+        return wait(event, seconds)
+
+    stand.clock.wait = counted
+    runner.start()
+    assert role.done.wait(10)
+    runner.stop()
+    assert rests[:pauses] == [4, 3, 2, 1, 0][:pauses]
+    assert not any(rests[pauses:]), "the rest is of an idle role"
+
+
+def test_persist_hurries_only_after_a_lease_at_least_half_full(make_stand):
+    """A lease has two commits, so a small one waits ``idle_ms`` for company (S0-32)."""
+    stand = make_stand({"gold": 99}, workers={"persist_rows": 8})
+    (role,) = [role for role in stand.engine.runner._roles if role.name == "persist"]
+    assert not role.hurries
+    for n, hurries in ((3, False), (4, True), (8, True), (1, False)):
+        crowd = [stand.attempt(f"b{i}", f"r{n}") for i in range(n)]
+        assert {outcome.code for outcome in stand.batch(*crowd)} == {Code.ACCEPTED}
+        assert role.run_once()
+        assert role.hurries is hurries, n
+    assert not role.run_once()
+    assert not role.hurries
 
 
 def test_a_finish_that_fails_ends_the_process_all_the_same(run):

@@ -3,7 +3,7 @@
 from doorbuster.ledger.accept import Accepted
 from doorbuster.ledger.control import Limits, SaleRow, judge
 from doorbuster.ledger.fundings import UNALLOCATED, FundingRow
-from doorbuster.ledger.grants import Left
+from doorbuster.ledger.grants import Left, Needs
 from doorbuster.ledger.invariants import Report
 from doorbuster.ledger.ledger import Ledger
 from doorbuster.ledger.outbox import Claim
@@ -20,6 +20,7 @@ __all__ = [
     "Ledger",
     "Left",
     "Limits",
+    "Needs",
     "Report",
     "SaleRow",
     "Short",

@@ -121,10 +121,9 @@ def accept(
         queue_undo(connection, sid, epoch, undo, now_ms)
     if taken:
         owner, until = lease or (None, 0)
-        connection.exec_driver_sql(
-            queries.load(connection.dialect.name)["insert_outbox"],
-            (batch, sid, len(taken), persist, until, owner, now_ms),
-        )
+        sql = queries.load(connection.dialect.name)
+        values = (batch, sid, len(taken), persist, until, owner, now_ms)
+        queries.run(connection, sql["insert_outbox"], values)
     return Accepted(
         [answer for answer in answers if answer is not None],
         batch if taken else None,
@@ -250,9 +249,9 @@ def _remove(
     for code, keys in by_code.items():
         if holds:
             values = (code, batch, queries.array(keys))
-            connection.exec_driver_sql(sql["abort_intents"], values)
+            queries.run(connection, sql["abort_intents"], values)
         else:
-            connection.exec_driver_sql(sql["drop_intents"], (batch, queries.array(keys)))
+            queries.run(connection, sql["drop_intents"], (batch, queries.array(keys)))
 
 
 def _undo(

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from types import GenericAlias
+from typing import Any, get_type_hints
 
 import msgspec
 import sqlalchemy as sa
 
 from doorbuster.errors import ConfigError
-from doorbuster.ledger import schema
+from doorbuster.ledger import queries, schema
 from doorbuster.ledger.audit import write_audit
 from doorbuster.model import Kind, PerBuyer, Sale, SaleState, Sku
 from doorbuster.outcomes import Code, Rejection
@@ -98,8 +99,10 @@ class SaleRow(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = [column for column in schema.sales.c if column.name != "created_at_ms"]
-_BY_SID = sa.select(*_COLUMNS).where(schema.sales.c.sid == sa.bindparam("sid"))
 _LIMITS = msgspec.json.Decoder(Limits)
+_ROW: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    GenericAlias(tuple, (*get_type_hints(SaleRow).values(),))
+)
 
 
 def _row(row: sa.Row[Any]) -> SaleRow:
@@ -141,7 +144,9 @@ def _starts_at(row: SaleRow) -> dict[str, Any]:
 
 def load(connection: sa.Connection, sid: int) -> SaleRow:
     """Read one row by its number (it exists: rows are never removed while open)."""
-    return _row(connection.execute(_BY_SID, {"sid": sid}).one())
+    sql = queries.load(connection.dialect.name)
+    (text,) = queries.run(connection, sql["read_control"], (sid,)).fetchone()
+    return SaleRow(*_ROW.decode(text))
 
 
 def find(connection: sa.Connection, environment: str, sale: str) -> SaleRow | None:

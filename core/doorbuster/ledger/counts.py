@@ -148,16 +148,11 @@ def orders(connection: sa.Connection, row: SaleRow) -> Iterator[tuple[str, str, 
         .execution_options(yield_per=10_000)
     )
     yield from map(_three, connection.execute(query))
-    outbox = schema.outbox
-    away = (
-        sa.select(intents.c.buyer, intents.c.request_id, intents.c.order_no)
-        .join(outbox, outbox.c.batch == intents.c.batch)
-        .where(
-            intents.c.sid == row.sid,
-            outbox.c.away == 1,
-            intents.c.state.in_((IntentState.CREATED, IntentState.PAID)),
-            ~sa.exists().where(table.c.order_no == intents.c.order_no),
-        )
+    away = sa.select(intents.c.buyer, intents.c.request_id, intents.c.order_no).where(
+        intents.c.sid == row.sid,
+        intents.c.away == 1,
+        intents.c.state.in_((IntentState.CREATED, IntentState.PAID)),
+        ~sa.exists().where(table.c.order_no == intents.c.order_no),
     )
     yield from map(_three, connection.execute(away))
 

@@ -146,15 +146,15 @@ _END: Final[Sequence[sa.ColumnElement[Any]]] = (
         _releases.c.reason != "",
         _releases.c.actor != "",
     ),
-    sa.func.coalesce(schema.outbox.c.away, 0),
+    _intents.c.away,
 )
 
 
 def _with_ends(last: sa.ColumnElement[Any]) -> _Query:
     return sa.select(*_END, last).select_from(
-        _intents.outerjoin(_orders, _orders.c.order_no == _intents.c.order_no)
-        .outerjoin(_releases, _releases.c.order_no == _intents.c.order_no)
-        .outerjoin(schema.outbox, schema.outbox.c.batch == _intents.c.batch)
+        _intents.outerjoin(_orders, _orders.c.order_no == _intents.c.order_no).outerjoin(
+            _releases, _releases.c.order_no == _intents.c.order_no
+        )
     )
 
 

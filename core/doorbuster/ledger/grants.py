@@ -7,22 +7,24 @@ One grant per (sale, sku, epoch, place). Units reach it, and leave it, only by f
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 import sqlalchemy as sa
 
-from doorbuster.ledger import schema
-from doorbuster.ledger.fundings import OPEN, UNALLOCATED, credited, move, open_fundings, plan
+from doorbuster.ledger import queries, schema
+from doorbuster.ledger.fundings import UNALLOCATED, credited, move, open_fundings, plan
 from doorbuster.model import GrantState
 
 __all__ = [
     "Left",
+    "Needs",
     "collect",
     "free_units",
     "gather",
     "left",
+    "needs",
     "plan_rounds",
     "provision",
     "spread",
@@ -48,6 +50,14 @@ class Left(msgspec.Struct, frozen=True):
     def sold_out(self) -> bool:
         """Every unit is consumed and none is under way (protocol.md 7.1, kind H)."""
         return not self.unallocated and not self.free and not self.open_fundings
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """Whether a restock down wants units, some have no grant, and some are under way."""
+
+    wanted: bool
+    spare: bool
+    moving: bool
 
 
 def spread(total: int, n: int) -> list[int]:
@@ -132,29 +142,17 @@ def _round(unallocated: int, total: int, places: int) -> int:
 
 def left(connection: sa.Connection, sid: int) -> dict[str, Left]:
     """Read what is left per sku: the ledger's truth in one snapshot (protocol.md 7.1)."""
-    stock, grants, fundings = schema.stock, schema.grants, schema.fundings
-    free = _pairs(
-        connection.execute(
-            sa.select(grants.c.sku, sa.func.sum(grants.c.quantity - grants.c.consumed))
-            .where(grants.c.sid == sid, grants.c.state != GrantState.CLOSED)
-            .group_by(grants.c.sku)
-        )
-    )
-    moving = _pairs(
-        connection.execute(
-            sa.select(fundings.c.sku, sa.func.count())
-            .where(fundings.c.sid == sid, fundings.c.state.in_(OPEN))
-            .group_by(fundings.c.sku)
-        )
-    )
-    return {
-        row.sku: Left(row.unallocated, free.get(row.sku, 0), moving.get(row.sku, 0))
-        for row in connection.execute(sa.select(stock).where(stock.c.sid == sid))
-    }
+    sql = queries.load(connection.dialect.name)
+    row = tuple[str, int, int, int]
+    rows = queries.read_array(connection, sql["read_left"], (sid, sid, sid), row)
+    return {sku: Left(*units) for sku, *units in rows}
 
 
-def _pairs(rows: Iterable[Any]) -> dict[str, int]:
-    return {row[0]: int(row[1] or 0) for row in rows}
+def needs(connection: sa.Connection, sid: int) -> Needs:
+    """Read whether there is anything to do for role ``topup``."""
+    sql = queries.load(connection.dialect.name)
+    found = queries.run(connection, sql["read_needs"], (sid, sid, sid)).fetchone()
+    return Needs(*map(bool, found))
 
 
 def free_units(connection: sa.Connection, sid: int, epoch: int) -> dict[tuple[str, str], int]:
@@ -236,9 +234,8 @@ def collect(
 
 def _unallocated(connection: sa.Connection, sid: int) -> dict[str, int]:
     stock = schema.stock
-    return _pairs(
-        connection.execute(sa.select(stock.c.sku, stock.c.unallocated).where(stock.c.sid == sid))
-    )
+    query = sa.select(stock.c.sku, stock.c.unallocated).where(stock.c.sid == sid)
+    return {row.sku: row.unallocated for row in connection.execute(query)}
 
 
 def _move_now(

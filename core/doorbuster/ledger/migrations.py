@@ -26,14 +26,31 @@ def _create_all(connection: sa.Connection) -> None:
     schema.METADATA.create_all(connection)
 
 
-def _add_away(connection: sa.Connection) -> None:
-    """Version 1 to 2: batches whose orders a persist plugin keeps outside this database."""
-    have = {column["name"] for column in sa.inspect(connection).get_columns("outbox")}
-    if "away" not in have:  # a new database was made with it
-        connection.execute(sa.text("ALTER TABLE outbox ADD COLUMN away INTEGER NOT NULL DEFAULT 0"))
+def _mark_batches(_connection: sa.Connection) -> None:
+    """Version 1 to 2: it marked whole batches as kept elsewhere, which version 3 does better."""
 
 
-STEPS: Final[Sequence[Step]] = (_create_all, _add_away)
+def _mark_intents(connection: sa.Connection) -> None:
+    """Version 2 to 3: each intent says whether its order is kept outside this database."""
+    if not _has(connection, "intents", "away"):  # a new database was made with it
+        connection.execute(
+            sa.text("ALTER TABLE intents ADD COLUMN away INTEGER NOT NULL DEFAULT 0")
+        )
+    if _has(connection, "outbox", "away"):
+        connection.execute(
+            sa.text(
+                "UPDATE intents SET away = 1"
+                " WHERE batch IN (SELECT batch FROM outbox WHERE away = 1)"
+                " AND NOT EXISTS (SELECT 1 FROM orders WHERE orders.order_no = intents.order_no)"
+            )
+        )
+
+
+def _has(connection: sa.Connection, table: str, column: str) -> bool:
+    return column in {found["name"] for found in sa.inspect(connection).get_columns(table)}
+
+
+STEPS: Final[Sequence[Step]] = (_create_all, _mark_batches, _mark_intents)
 VERSION: Final = len(STEPS)
 """The version this release writes."""
 

@@ -188,14 +188,12 @@ def pending(connection: sa.Connection, sids: Sequence[int] | None = None) -> int
 def mark_created(connection: sa.Connection, reservations: Sequence[Reservation]) -> None:
     """RESERVED -> CREATED after a persist plugin of its own answered (design: order states).
 
-    An intent that is RETURNING meanwhile stays so: ``void`` wins (protocol.md 4.5). Batches of
-    what is moved here are marked ``away``: their orders are not in this database.
+    An intent that is RETURNING meanwhile stays so: ``void`` wins (protocol.md 4.5). What is moved
+    here is marked ``away``: its order is not in this database.
     """
-    sql = queries.load(connection.dialect.name)
     if reservations:
-        ids = _ids(reservations)
-        connection.exec_driver_sql(sql["mark_away"], (ids,))
-        connection.exec_driver_sql(sql["create_intents"], (ids,))
+        sql = queries.load(connection.dialect.name)
+        queries.run(connection, sql["create_away"], (_ids(reservations),))
 
 
 def dead_letter(
@@ -245,7 +243,7 @@ class CreatingTransaction:
         lost = [item.order_no for item in reservations if item.intent not in before]
         if lost:
             raise ContractError(f"{len(lost)} reservations name no intent, the first: {lost[0]}")
-        connection.exec_driver_sql(sql["create_intents"], (ids,))
+        queries.run(connection, sql["create_intents"], (ids,))
         self.won: list[Reservation] = []
         self.answers: list[Persisted] = []
         for item in reservations:

@@ -79,8 +79,8 @@ class Room:
         ):
             self._bought[buyer, scope] = bought
         places = queries.array(sorted({item.place for item in items}))
-        for place, sku, free, state in self._connection.exec_driver_sql(
-            self._sql["read_grants"], (sid, self._epoch, places)
+        for place, sku, free, state in queries.run(
+            self._connection, self._sql["read_grants"], (sid, self._epoch, places)
         ):
             if state != GrantState.ACTIVE:
                 raise Fenced
@@ -151,7 +151,7 @@ class Room:
             )
         takes = [(place, sku, n) for (place, sku), n in sorted(self._consumed.items())]
         keys = (queries.array(takes), sid, self._epoch, self._row.version)
-        hit += self._connection.exec_driver_sql(self._sql["consume_grants"], keys).rowcount
+        hit += queries.run(self._connection, self._sql["consume_grants"], keys).rowcount
         missed = len(rows) + len(takes) - hit
         if missed:
             raise ContractError(

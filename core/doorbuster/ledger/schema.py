@@ -169,6 +169,9 @@ intents = sa.Table(
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("code", sa.Integer),
     sa.Column("batch", sa.BigInteger, nullable=False),
+    # 1: a persist plugin keeps this order elsewhere, a team's own service for one; the core moved
+    # the intent to CREATED on its word.
+    sa.Column("away", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("at_ms", _Ms, nullable=False),
     sa.UniqueConstraint("sid", "buyer", "request_id", name="intents_identity"),
     sa.Index("intents_batch", "batch"),
@@ -184,9 +187,6 @@ outbox = sa.Table(
     # return could void in one store what lives on in another.
     sa.Column("persist", _Word, nullable=False),
     sa.Column("done", sa.Integer, nullable=False),
-    # 1: the persist plugin keeps the orders of this batch elsewhere, a team's own service for
-    # one; set with the first intent that the core itself moved to CREATED on its word.
-    sa.Column("away", sa.Integer, nullable=False, server_default=sa.text("0")),
     sa.Column("leased_until_ms", _Ms, nullable=False),
     sa.Column("owner", _Word),
     sa.Column("tries", sa.Integer, nullable=False),

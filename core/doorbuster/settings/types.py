@@ -108,8 +108,8 @@ class Workers(_Section):
     """A claimed batch not settled by then may be claimed by another worker (O4). A hundred times
     what persisting a lease takes (measured), so only a dead or hung worker loses one."""
     idle_ms: Positive = 50
-    """Pause of an idle role, and so the longest an order waits for a transaction to take it; S0-32
-    allows 100 ms."""
+    """Pause of a role that has nothing to do, or whose last lease was less than half full: so the
+    longest an order waits for company before a transaction takes it; S0-32 allows 100 ms."""
     hold_age_s: PositiveSeconds = 10.0
     """Holds older than this and not justified by an intent are given back (protocol.md 4.3)."""
     settle_max_s: PositiveSeconds = 30.0

@@ -25,6 +25,7 @@ class Compensate:
     """Leases jobs of the compensation lane and takes each to its end."""
 
     name = "compensate"
+    hurries = True
 
     def __init__(self, tools: Tools) -> None:
         """Work on the sales of ``tools.world``."""

@@ -12,6 +12,7 @@ class Reconcile:
     """Checks I1-I7 of every sale, one after the other, every ``reconcile_s``."""
 
     name = "reconcile"
+    hurries = True
 
     def __init__(self, tools: Tools) -> None:
         """Work on the sales of ``tools.world``."""

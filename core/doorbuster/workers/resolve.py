@@ -21,6 +21,7 @@ class Resolve:
     """Settles the in-memory queue, and sweeps holds no intent justifies."""
 
     name = "resolve"
+    hurries = True
 
     def __init__(self, tools: Tools) -> None:
         """Work on the sales of ``tools.world``."""

@@ -55,6 +55,8 @@ class Role(Protocol):
     """One kind of background work. Instances keep only what a crash may lose."""
 
     name: str
+    hurries: bool
+    """Whether the next piece follows a piece of work at once; else the runner rests ``idle_ms``."""
 
     def run_once(self) -> bool:
         """Do one bounded piece of work; False when there was none.

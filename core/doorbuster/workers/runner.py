@@ -81,7 +81,7 @@ class Runner:
             worked, failures = self._step(role, failures)
             if failures:
                 self._tools.clock.wait(self._stop, _pause(failures))
-            elif not worked:
+            elif not (worked and role.hurries):
                 self._tools.clock.wait(self._stop, self._tools.settings.idle_ms / 1000)
 
     def _step(

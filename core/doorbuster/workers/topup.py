@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from doorbuster.funding import advance, plan_restock
-from doorbuster.ledger import SaleRow
+from doorbuster.ledger import Needs, SaleRow
 from doorbuster.model import SaleState
 from doorbuster.runtime import SaleRuntime
 from doorbuster.sales import push_control
@@ -17,6 +17,7 @@ class TopUp:
     """Goes on with every open funding, and plans rounds for places that ran low."""
 
     name = "topup"
+    hurries = True
 
     def __init__(self, tools: Tools) -> None:
         """Work on the sales of ``tools.world``."""
@@ -35,8 +36,11 @@ class TopUp:
         if bound is None:
             return False
         self._push(bound, runtime, row)
+        needs = ledger.needs(row)
         if row.state in (SaleState.OPEN, SaleState.PAUSED):
-            self._plan(bound, row)
+            self._plan(bound, row, needs)
+        if not needs.wanted and not needs.spare and not needs.moving:
+            return False
         moved = sum(found.moved for found in advance(ledger, bound.hooks, row))
         if moved:
             self._tools.world.tell(
@@ -44,14 +48,14 @@ class TopUp:
             )
         return bool(moved)
 
-    def _plan(self, bound: Bound, row: SaleRow) -> None:
+    def _plan(self, bound: Bound, row: SaleRow, needs: Needs) -> None:
         """Take what a restock down wants, then fund places that ran low."""
         ledger, router = self._tools.ledger, bound.tier is Tier.ROUTER
-        if ledger.wanted(row):
+        if needs.wanted:
             wanted = ledger.take_wanted(row, router=router)
             if wanted and "debit" in bound.hooks:
                 plan_restock(ledger, row, wanted)
-        if ledger.spare(row):
+        if needs.spare or needs.wanted:  # what was wanted may have become spare
             ledger.plan_rounds(row)
 
     def _push(self, bound: Bound, runtime: SaleRuntime, row: SaleRow) -> None:

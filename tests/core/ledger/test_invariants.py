@@ -7,6 +7,7 @@ import pytest
 from doorbuster.ledger import Limits
 from doorbuster.ledger.invariants import INVARIANTS
 from doorbuster.model import IntentState, PerBuyer
+from doorbuster.outcomes import Persisted
 
 
 @pytest.fixture
@@ -162,6 +163,19 @@ def test_i3_an_accepted_attempt_without_its_order_or_release(sold, statement, wo
     check(sold, "I3", *words)
 
 
+def test_i3_sees_a_lost_order_beside_one_that_is_kept_elsewhere(sold):
+    """The mark is an intent's: of one batch, one order may be elsewhere and another lost."""
+    sold.accept(sold.item("eve"), sold.item("fay"))
+    batches = [claim.batch for claim in sold.claim()]
+    items = sold.ledger.reservations_of(batches, sold.sale)
+    (eve,) = [item for item in items if item.attempt.buyer == "eve"]
+    sold.ledger.settle_persisted(sold.sale, [eve], [Persisted.CREATED])
+    sold.create([item for item in items if item is not eve])
+    assert sold.report().balanced
+    sold.sql("DELETE FROM orders WHERE buyer = 'fay'")
+    check(sold, "I3", number(sold, "fay"))
+
+
 def test_i3_a_paid_attempt_needs_its_order(sold):
     """As a created one does."""
     sold.sql("UPDATE intents SET state = 'PAID' WHERE state = 'CREATED'")
@@ -195,7 +209,7 @@ def test_i3_orders_of_another_run_are_explained_by_it(sold):
     )
     sold.sql(
         "INSERT INTO intents SELECT 99, 99, buyer, request_id, 'old', lines, epoch, place, state, "
-        "code, batch, at_ms FROM intents WHERE buyer = 'ann'"
+        "code, batch, away, at_ms FROM intents WHERE buyer = 'ann'"
     )
     insert_order(sold, sold.item("ann"), order_no="old")
     assert sold.report().balanced

@@ -36,14 +36,29 @@ def test_an_empty_database_becomes_current_once(empty):
 
 
 def test_a_ledger_of_version_1_learns_where_orders_are(shop):
-    """Step 2 adds the mark of batches whose orders are kept elsewhere; orders stay as they are."""
+    """Step 3 adds the mark of orders that are kept elsewhere; orders stay as they are."""
     one = shop()
     one.buy("ann")
     one.persist()
-    one.sql("ALTER TABLE outbox DROP COLUMN away")
+    one.sql("ALTER TABLE intents DROP COLUMN away")
     one.sql("DELETE FROM schema_version WHERE version > 1")
     assert one.ledger.migrate() == (1, VERSION)
-    assert one.sql("SELECT away FROM outbox") == [(0,)]
+    assert one.sql("SELECT away FROM intents") == [(0,)]
+    assert one.report().balanced
+
+
+def test_a_ledger_of_version_2_keeps_what_it_knew_of_orders_elsewhere(shop):
+    """It marked whole batches: of those, the intents without an order here are elsewhere."""
+    one = shop()
+    one.accept(one.item("ann"), one.item("bob"))
+    one.persist()
+    one.sql("ALTER TABLE intents DROP COLUMN away")
+    one.sql("ALTER TABLE outbox ADD COLUMN away INTEGER NOT NULL DEFAULT 0")
+    one.sql("UPDATE outbox SET away = 1")
+    one.sql("DELETE FROM orders WHERE buyer = 'bob'")
+    one.sql("DELETE FROM schema_version WHERE version > 2")
+    assert one.ledger.migrate() == (2, VERSION)
+    assert one.sql("SELECT buyer, away FROM intents ORDER BY buyer") == [("ann", 0), ("bob", 1)]
     assert one.report().balanced
 
 

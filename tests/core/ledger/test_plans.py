@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -72,12 +73,15 @@ def test_bulk_inserts_use_few_statement_texts():
     """Sizes are powers of two up to a bound, so that prepared statements are found again."""
     sizes = []
 
-    class Connection:
-        def exec_driver_sql(self, statement, values):
-            sizes.append((statement.count("(?"), len(values)))
-            return self
-
+    class Cursor:
         rowcount = 1
+
+        def execute(self, statement, values):
+            sizes.append((statement.count("(?"), len(values)))
+
+    class Connection:
+        dispatch = SimpleNamespace(before_cursor_execute=False, after_cursor_execute=False)
+        connection = SimpleNamespace(cursor=Cursor)
 
     text = "INSERT INTO t (a, b) VALUES (?, ?) ON CONFLICT DO UPDATE SET b = ?"
     assert queries.insert_many(Connection(), text, [(n, n) for n in range(600)], 9) == 5

@@ -6,7 +6,7 @@ import pytest
 
 from doorbuster.alarms import Alarm, Severity
 from doorbuster.errors import UnknownSaleError
-from doorbuster.ledger import Ledger
+from doorbuster.ledger import Ledger, Needs
 from doorbuster.model import IntentState, Kind, Sale, Sku
 
 
@@ -90,12 +90,15 @@ def test_audit_and_alarms_are_rows(shop):
 def test_what_a_worker_asks_before_it_writes(shop):
     """Open batches, units to hand out, restocks to go on with: cheap reads."""
     one = shop()
-    assert (one.ledger.pending([one.sid]), one.ledger.spare(one.row)) == (0, False)
-    assert not one.ledger.wanted(one.row)
+    assert one.ledger.pending([one.sid]) == 0
+    assert one.ledger.needs(one.row) == Needs(wanted=False, spare=False, moving=False)
     one.buy("ann")
     assert one.ledger.pending([one.sid]) == 1
     assert one.ledger.pending([]) == 0
     one.ledger.restock(one.row, "black", 1, restock_id="a", actor="op")
     one.ledger.restock(one.row, "black", -1, restock_id="b", actor="op")
-    assert one.ledger.spare(one.row)
-    assert one.ledger.wanted(one.row)
+    assert one.ledger.needs(one.row) == Needs(wanted=True, spare=True, moving=False)
+    one.ledger.plan_funding(
+        one.row, "f1", sku="black", kind="dry", source="", target=one.places[0], units=1
+    )
+    assert one.ledger.needs(one.row).moving

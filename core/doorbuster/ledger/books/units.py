@@ -14,7 +14,7 @@ from doorbuster.ledger import (
 from doorbuster.ledger.books.sales import SalesBook
 from doorbuster.ledger.control import SaleRow
 from doorbuster.ledger.fundings import FundingRow
-from doorbuster.ledger.grants import Left
+from doorbuster.ledger.grants import Left, Needs
 from doorbuster.model import (
     Sale,
 )
@@ -122,15 +122,7 @@ class UnitsBook(SalesBook):
             )
             return {found.place: found.backend for found in rows}
 
-    def spare(self, row: SaleRow) -> bool:
-        """Whether some units have no grant."""
-        return self._any_stock(row, schema.stock.c.unallocated)
-
-    def wanted(self, row: SaleRow) -> bool:
-        """Whether a restock down still wants units."""
-        return self._any_stock(row, schema.stock.c.wanted)
-
-    def _any_stock(self, row: SaleRow, column: sa.Column[int]) -> bool:
+    def needs(self, row: SaleRow) -> Needs:
+        """What role ``topup`` has to do for a sale, in one look."""
         with self.database.read() as connection:
-            query = sa.select(column).where(schema.stock.c.sid == row.sid, column > 0).limit(1)
-            return connection.execute(query).first() is not None
+            return grants.needs(connection, row.sid)

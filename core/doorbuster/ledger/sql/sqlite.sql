@@ -73,12 +73,38 @@ FROM (
 SELECT json_group_array(json_array(id, state)) FROM intents
 WHERE id IN (SELECT value FROM json_each(?));
 
--- name: mark_away
--- why: said by the same compare-and-set that moves the intents, so no batch is marked in vain.
-UPDATE outbox SET away = 1 WHERE batch IN
-  (SELECT batch FROM intents WHERE id IN (SELECT value FROM json_each(?)) AND state = 'RESERVED');
-
 -- name: create_intents
 -- why: the compare-and-set RESERVED -> CREATED (protocol.md 4.5); a return that won stays.
 UPDATE intents SET state = 'CREATED'
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'RESERVED';
+
+-- name: create_away
+-- why: the same for an order that a persist plugin keeps elsewhere; the mark says whose word it is.
+UPDATE intents SET state = 'CREATED', away = 1
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'RESERVED';
+
+-- name: read_control
+-- why: every accept reads its sale's control row under the lock: one row, as one JSON array.
+SELECT json_array(
+  sid, environment, sale, run, state, epoch, kind, deduct, journal, config_mode, requested, fuse,
+  effective, version, opens_at_ms, closes_at_ms, json(limits), json(limits_max))
+FROM sales WHERE sid = ?;
+
+-- name: read_left
+-- why: a sold-out sale asks it for every batch: one look, in one snapshot (protocol.md 7.1).
+WITH free AS (
+  SELECT sku, sum(quantity - consumed) AS n FROM grants
+  WHERE sid = ? AND state <> 'CLOSED' GROUP BY sku),
+moving AS (
+  SELECT sku, count(*) AS n FROM fundings
+  WHERE sid = ? AND state IN ('PLANNED', 'MOVED') GROUP BY sku)
+SELECT json_group_array(json_array(
+  s.sku, s.unallocated, coalesce(free.n, 0), coalesce(moving.n, 0)))
+FROM stock AS s LEFT JOIN free ON free.sku = s.sku LEFT JOIN moving ON moving.sku = s.sku
+WHERE s.sid = ?;
+
+-- name: read_needs
+-- why: role topup asks it of every sale all the time, nearly always in vain.
+SELECT EXISTS (SELECT 1 FROM stock WHERE sid = ? AND wanted > 0),
+  EXISTS (SELECT 1 FROM stock WHERE sid = ? AND unallocated > 0),
+  EXISTS (SELECT 1 FROM fundings WHERE sid = ? AND state IN ('PLANNED', 'MOVED'));
