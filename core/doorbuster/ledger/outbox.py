@@ -57,7 +57,12 @@ def lease_over(until_ms: sa.Column[int], now_ms: int, lease_ms: int) -> sa.Colum
     The second is a clock that was set back (Y9); a lease is only economy, so two workers of one
     batch cost nothing but work.
     """
-    return sa.or_(until_ms <= now_ms, until_ms > now_ms + max(lease_ms, _LEASE_MAX_MS))
+    return sa.or_(until_ms <= now_ms, until_ms > _latest(now_ms, lease_ms))
+
+
+def _latest(now_ms: int, lease_ms: int) -> int:
+    """The latest end of a lease that is given now."""
+    return now_ms + max(lease_ms, _LEASE_MAX_MS)
 
 
 def persist_of(connection: sa.Connection, sid: int, buyer: str, request_id: str) -> str | None:
@@ -85,27 +90,22 @@ def claim(
     ``sids`` are the sales the caller can persist: it must not keep others' batches from those
     who can (another environment's, another node's config). ``None``: all.
     """
-    table = schema.outbox
-    mine = sa.true() if sids is None else table.c.sid.in_(list(sids))
-    found = connection.execute(
-        sa.select(table.c.batch, table.c.sid, table.c.n, table.c.tries, table.c.persist)
-        .where(table.c.done == 0, lease_over(table.c.leased_until_ms, now_ms, lease_ms), mine)
-        .order_by(table.c.batch)
-        .limit(max(1, min(rows, 1000)))
-    ).all()
+    sql = queries.load(connection.dialect.name)
+    mine = None if sids is None else queries.array(list(sids))
+    late_ms = _latest(now_ms, lease_ms)
+    found = queries.run(
+        connection, sql["open_batches"], (now_ms, late_ms, mine, mine, max(1, min(rows, 1000)))
+    )
     claims: list[Claim] = []
     total = 0
-    for row in found:
-        if claims and total + row.n > rows:
+    for batch, sid, n, tries, persist in found.fetchall():
+        if claims and total + n > rows:
             break
-        claims.append(Claim(row.batch, row.sid, row.n, row.tries, row.persist))
-        total += row.n
+        claims.append(Claim(batch, sid, n, tries, persist))
+        total += n
     if claims:
-        connection.execute(
-            sa.update(table)
-            .where(table.c.batch.in_([c.batch for c in claims]), table.c.done == 0)
-            .values(leased_until_ms=now_ms + lease_ms, owner=owner, tries=table.c.tries + 1)
-        )
+        batches = queries.array([claim.batch for claim in claims])
+        queries.run(connection, sql["lease_batches"], (now_ms + lease_ms, owner, batches))
     return claims
 
 
@@ -155,17 +155,9 @@ def settle(connection: sa.Connection, batches: Sequence[int]) -> int:
     """Close batches none of whose intents still waits; answer how many were closed."""
     if not batches:
         return 0
-    table, intents, letters = schema.outbox, schema.intents, schema.dead_letters
-    waiting = (
-        sa.exists()
-        .where(intents.c.batch == table.c.batch, intents.c.state == IntentState.RESERVED)
-        .where(~sa.exists().where(letters.c.order_no == intents.c.order_no))
-    )
-    return connection.execute(
-        sa.update(table)
-        .where(table.c.batch.in_(list(batches)), table.c.done == 0, ~waiting)
-        .values(done=1)
-    ).rowcount
+    sql = queries.load(connection.dialect.name)
+    found = queries.run(connection, sql["settle_batches"], (queries.array(list(batches)),))
+    return int(found.rowcount)
 
 
 def is_pending(connection: sa.Connection, sids: Sequence[int] | None = None) -> bool:

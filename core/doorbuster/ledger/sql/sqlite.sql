@@ -108,3 +108,22 @@ WHERE s.sid = ?;
 SELECT EXISTS (SELECT 1 FROM stock WHERE sid = ? AND wanted > 0),
   EXISTS (SELECT 1 FROM stock WHERE sid = ? AND unallocated > 0),
   EXISTS (SELECT 1 FROM fundings WHERE sid = ? AND state IN ('PLANNED', 'MOVED'));
+
+-- name: open_batches
+-- why: oldest first, by the index (done, batch); a lease that ends later than any is no lease (Y9).
+SELECT batch, sid, n, tries, persist FROM outbox
+WHERE done = 0 AND (leased_until_ms <= ? OR leased_until_ms > ?)
+  AND (? IS NULL OR sid IN (SELECT value FROM json_each(?)))
+ORDER BY batch LIMIT ?;
+
+-- name: lease_batches
+-- why: under the lock that open_batches was read under.
+UPDATE outbox SET leased_until_ms = ?, owner = ?, tries = tries + 1
+WHERE done = 0 AND batch IN (SELECT value FROM json_each(?));
+
+-- name: settle_batches
+-- why: a batch is done when no intent of it waits, but for those in a dead letter.
+UPDATE outbox SET done = 1
+WHERE done = 0 AND batch IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
+  SELECT 1 FROM intents AS i WHERE i.batch = outbox.batch AND i.state = 'RESERVED'
+    AND NOT EXISTS (SELECT 1 FROM dead_letters AS d WHERE d.order_no = i.order_no));
