@@ -15,6 +15,7 @@ from doorbuster.model import Sale
 from doorbuster.settings import StageSettings
 
 __all__ = [
+    "COSTS",
     "PROMISES",
     "Bound",
     "Problems",
@@ -32,6 +33,17 @@ __all__ = [
 
 PROMISES: Final = ("none", "relaxed", "host", "quorum", "database")
 """What ACCEPTED may survive, weakest first (design: promises)."""
+
+COSTS: Final[Mapping[str, str]] = {
+    "places": "it has one place",
+    "debit": "it has one place, and a restock down takes only units that are not lent",
+    "count": "drift waits for the next epoch",
+    "holds": "a leaked hold waits for the next epoch",
+    "adopt": "a lost server means a new epoch",
+    "push": "a raised quota or a pause waits for the next epoch at its places",
+    "void": "an accepted attempt cannot be given back",
+}
+"""What the absence of an optional hook costs; never exactness."""
 
 _HOLDER_NEEDS: Final = ("compensate", "prepare", "credit", "open", "retire")
 _HOLDER_OPTIONAL: Final = ("debit", "count", "holds", "adopt", "push")

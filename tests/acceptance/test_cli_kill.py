@@ -31,8 +31,8 @@ def kill_once(cli, answers, after_s, *more):
     while not answers.exists() or answers.stat().st_size <= size:
         assert running.poll() is None, "the demo ended before it was killed"
         assert time.monotonic() < give_up_s, "the demo answers nothing"
-        time.sleep(0.01)
-    time.sleep(after_s)
+        time.sleep(0.01)  # until the child that is to be killed works
+    time.sleep(after_s)  # and works on; then it is killed
     running.send_signal(signal.SIGKILL)
     assert running.wait(timeout=30) == -signal.SIGKILL
 
@@ -88,7 +88,7 @@ def test_a_killed_drain_is_drained_by_the_next(cli):
     answers = cli.folder / "answers.jsonl"
     kill_once(cli, answers, 0.3)
     worker = cli.start("worker", "--url", URL)
-    time.sleep(0.8)
+    time.sleep(0.8)  # the child is killed somewhere in its work
     worker.kill()
     worker.wait(timeout=30)
     assert check(cli, answers) > 0
@@ -121,6 +121,6 @@ def test_a_worker_ends_gracefully_when_asked(cli, number):
     while "working: persist" not in cli.told.read_text():
         assert worker.poll() is None
         assert time.monotonic() < give_up_s, "the worker does not start"
-        time.sleep(0.05)
+        time.sleep(0.05)  # until the child that is to be ended works
     worker.send_signal(number)
     assert worker.wait(timeout=30) == 0

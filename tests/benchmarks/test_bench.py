@@ -148,11 +148,12 @@ def test_the_memory_ledger_decides_as_the_accept_transaction_does():
 
     def ask(buyer, request_id, n):
         lines = (Line("gold", n),)
+        number = f"{buyer} {request_id}"
         attempt = Attempt(
-            lines, buyer, request_id, order_no="x", fingerprint=canonical_lines(lines)
+            lines, buyer, request_id, order_no=number, fingerprint=canonical_lines(lines)
         )
-        batch = Batch(sale, [attempt], "normal", 1)
-        return ledger.accept(batch, [Reservation(attempt, "all", "x", 1)], holds=False).answers[0]
+        batch, item = Batch(sale, [attempt], "normal", 1), Reservation(attempt, "all", number, 1)
+        return ledger.accept(batch, [item], holds=False).answers[0]
 
     assert ask("ann", "r1", 2).code is Code.ACCEPTED
     assert ask("ann", "r1", 2).code is Code.ACCEPTED

@@ -107,7 +107,7 @@ def said(line: str, told: str) -> str:
         found = without_luck(done.stdout)
         if found == without_luck(told) or "CREATED" not in told or time.monotonic() > give_up_s:
             return found
-        time.sleep(0.05)
+        time.sleep(0.05)  # the child that serves writes orders in its own time
 
 
 def without_luck(text: str) -> str:

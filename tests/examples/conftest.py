@@ -7,14 +7,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.acceptance.conftest import Cli, starter
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-COMMAND = "from doorbuster.cli import main; main()"
 
 
 @pytest.fixture(scope="session")
@@ -38,30 +38,29 @@ def installed(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFacto
     return target
 
 
-@pytest.fixture
-def env(installed: Path) -> dict[str, str]:
-    """An environment whose Python finds what is installed there."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("DOORBUSTER_")}
-    return kept | {"PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
+def found_in(installed: Path) -> dict[str, str]:
+    """What the environment of a Python says that finds what is installed there."""
+    return {"PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.fixture(scope="session")
+def forks(installed: Path) -> Iterator[subprocess.Popen[str]]:
+    """The process that starts commands; its Python finds what is installed there."""
+    with starter(**found_in(installed)) as parent:
+        yield parent
 
 
 @pytest.fixture
-def run(tmp_path: Path, env: dict[str, str]) -> Callable[..., dict[str, Any]]:
+def run(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, forks: subprocess.Popen[str]
+) -> Callable[..., dict[str, Any]]:
     """``run("plugins", "list")`` runs a command in an empty folder; answers its JSON."""
+    cli = Cli(tmp_path, tmp_path_factory.mktemp("scratch"), forks)
 
     def run(*words: str, code: int = 0) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, "-c", COMMAND, *words, "--json"],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        done = cli(*words, "--json")
+        assert done.code == code, done
+        return done.json
 
     return run
 
@@ -91,17 +90,18 @@ def ask(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def conformance(tmp_path: Path, env: dict[str, str]) -> Callable[[str], str]:
+def conformance(tmp_path: Path, installed: Path) -> Callable[[str], str]:
     """Run an example's own tests against what is installed, far from its sources."""
 
     def conformance(name: str) -> str:
         (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
         (tmp_path / "tests").symlink_to(EXAMPLES / name / "tests")
         words = ["-q", "-p", "no:cacheprovider", "-rN", "tests"]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DOORBUSTER_")}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *words],
             cwd=tmp_path,
-            env=env,
+            env=kept | found_in(installed),
             capture_output=True,
             text=True,
             timeout=100,

@@ -90,6 +90,19 @@ def connect(port: int) -> contextlib.closing[Client]:
     return contextlib.closing(Client(port))
 
 
+@contextlib.contextmanager
+def raw() -> Iterator[tuple[Proxy, Client, socket.socket]]:
+    """A proxy, a client of it, and the server's own end of their connection."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as target,
+        Proxy(target.getsockname()[1]) as proxy,
+        connect(proxy.port) as client,
+    ):
+        link, _ = target.accept()
+        with link:
+            yield proxy, client, link
+
+
 @pytest.fixture
 def count(server):
     """``count()``: what the server has counted, asked past the proxy."""
@@ -110,7 +123,7 @@ def client(proxy) -> Iterator[Client]:
 def wait_for(check, seconds: float = 2.0) -> bool:
     deadline_s = time.monotonic() + seconds
     while not (good := check()) and time.monotonic() < deadline_s:
-        time.sleep(0.002)
+        time.sleep(0.002)  # what threads and another process do has no clock of ours
     return good
 
 
@@ -155,7 +168,7 @@ def test_more_than_all_buffers_passes_to_a_slow_reader(proxy, client):
     """Nothing is lost or reordered when the client does not read for a while."""
     n = 8_000_000
     client.send(f"big {n}")
-    time.sleep(0.05)
+    time.sleep(0.05)  # the child fills every buffer meanwhile
     held = proxy.counts.reply_bytes
     assert held < n
     assert client.file.read(n) == b"x" * n
@@ -204,20 +217,14 @@ def test_delay_holds_each_direction(proxy, client, delays, least_s):
 
 def test_a_shorter_delay_does_not_overtake():
     """Order is kept when the delay changes under way, the end of the connection included."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as target,
-        Proxy(target.getsockname()[1]) as proxy,
-        connect(proxy.port) as client,
-    ):
-        link, _ = target.accept()
-        with link, link.makefile("rb") as file:
-            proxy.delay(60)
-            client.send("first")
-            assert wait_for(lambda: proxy.counts.request_bytes == len("first\n"))
-            proxy.delay(0)
-            client.send("second")
-            client.link.shutdown(socket.SHUT_WR)
-            assert file.read() == b"first\nsecond\n"
+    with raw() as (proxy, client, link), link.makefile("rb") as file:
+        proxy.delay(60)
+        client.send("first")
+        assert wait_for(lambda: proxy.counts.request_bytes == len("first\n"))
+        proxy.delay(0)
+        client.send("second")
+        client.link.shutdown(socket.SHUT_WR)
+        assert file.read() == b"first\nsecond\n"
 
 
 # drop
@@ -300,22 +307,16 @@ def test_matching_finds_text_that_comes_in_two_parts(proxy, client, count):
 
 def test_a_reply_that_has_begun_is_not_one_of_n_but_is_lost_without_n():
     """Without ``n`` every byte from now on is lost, in the middle of a stream too."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as target,
-        Proxy(target.getsockname()[1]) as proxy,
-        connect(proxy.port) as client,
-    ):
-        link, _ = target.accept()
-        with link:
-            link.sendall(b"one\n")
-            assert client.file.readline() == b"one\n"
-            proxy.drop_replies(1)
-            link.sendall(b"two\n")
-            assert client.file.readline() == b"two\n"
-            proxy.drop_replies()
-            link.sendall(b"three\n")
-            assert wait_for(lambda: proxy.counts.dropped_bytes == len("three\n"))
-            assert client.hears_nothing(0.02)
+    with raw() as (proxy, client, link):
+        link.sendall(b"one\n")
+        assert client.file.readline() == b"one\n"
+        proxy.drop_replies(1)
+        link.sendall(b"two\n")
+        assert client.file.readline() == b"two\n"
+        proxy.drop_replies()
+        link.sendall(b"three\n")
+        assert wait_for(lambda: proxy.counts.dropped_bytes == len("three\n"))
+        assert client.hears_nothing(0.02)
 
 
 def test_zero_loses_nothing_and_a_negative_number_is_refused(proxy, client):
@@ -368,7 +369,7 @@ def test_a_cut_loses_what_is_held(proxy, client, count):
     proxy.cut()
     with pytest.raises(ConnectionResetError):
         client.file.read()
-    time.sleep(0.08)
+    time.sleep(0.08)  # what was held would have reached the child that counts by now
     assert count() == before
 
 
@@ -475,7 +476,7 @@ def test_an_idle_proxy_uses_no_processor(proxy, client):
         other.link.shutdown(socket.SHUT_WR)
         assert wait_for(lambda: proxy.counts.dropped_requests == 1)
         begin_s = time.process_time()
-        time.sleep(0.1)
+        time.sleep(0.1)  # idle is what is measured
         assert time.process_time() - begin_s < 0.05
 
 

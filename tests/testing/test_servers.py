@@ -49,10 +49,10 @@ if os.fork() == 0:
     while True:
         with open("ticks", "a") as ticks:
             ticks.write(".")
-        time.sleep(0.002)
+        time.sleep(0.002)  # works on without filling the disk, until it is frozen or killed
 taken = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 taken.accept()
-time.sleep(60)
+time.sleep(60)  # a child that is killed
 """
 
 pytestmark = pytest.mark.slow
@@ -95,7 +95,7 @@ def is_alive(pid: int) -> bool:
 def wait_for(check, seconds: float = 5.0) -> bool:
     deadline_s = time.monotonic() + seconds
     while not (good := check()) and time.monotonic() < deadline_s:
-        time.sleep(0.005)
+        time.sleep(0.005)  # what another process does has no clock of ours
     return good
 
 
@@ -246,6 +246,7 @@ def test_a_server_whose_port_another_program_has_is_not_ready(make):
     """The answer of a stranger's listener is not its own: the early end is told."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         ports = {"port": stranger.getsockname()[1]}
+        # the child ends a little after the stranger's listener was found
         slow = "import sys, time; time.sleep(0.05); sys.exit(5)"
         with pytest.raises(ServerError, match="exit code 5"):
             make(slow, ports=ports, ready=lambda s: listening()(s) and not s.is_running).start()
@@ -428,7 +429,7 @@ def test_freeze_and_thaw_reach_workers_in_sessions_of_their_own(make):
         child = child_of(server)
         server.freeze()
         before = ticks.stat().st_size
-        time.sleep(0.03)
+        time.sleep(0.03)  # a child that was not frozen would write in it, 15 times
         assert ticks.stat().st_size == before
         assert _processes.look(child).state == "T"
         server.thaw()
@@ -545,7 +546,7 @@ def ready(server):
         return False
     print(server.pid, flush=True)
     if {early}:
-        time.sleep(60)
+        time.sleep(60)  # a child that is killed
     return True
 command = [sys.executable, "-I", "-S", "-c", sys.argv[1], "{{port}}"]
 server = Server(command, name="x", folder=pathlib.Path(sys.argv[2]), ready=ready).start()
@@ -553,6 +554,7 @@ server = Server(command, name="x", folder=pathlib.Path(sys.argv[2]), ready=ready
 """
 
 
+# who sleeps here is a child that is killed, or a fork that outlives one which was
 @pytest.mark.parametrize(
     ("early", "then", "number"),
     [
@@ -616,7 +618,7 @@ os.kill(watcher.pid, signal.SIGKILL)
 os.waitpid(watcher.pid, 0)
 second = server("second").start()
 print(first.pid, second.pid, flush=True)
-time.sleep(60)
+time.sleep(60)  # a child that is killed
 """
     command = [sys.executable, "-c", script, ECHO, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:

@@ -200,7 +200,7 @@ def test_a_kit_of_a_suite_is_new_each_time():
 
 # ------------------------------------------------------------------ law 14, forks
 HOOKS = (
-    "places prepare credit debit open retire count holds push deduct compensate".split()  # noqa: SIM905 - one line
+    "places prepare credit debit open retire count holds push deduct compensate".split()  # noqa: SIM905 - a list of strings would take a line each
 )
 
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,23 +20,25 @@ if TYPE_CHECKING:
 
 __all__ = ["core", "embedded", "http"]
 
-_Save = Annotated[
-    Path | None,
-    typer.Option(
-        "--save", metavar="DIR", help="Keep the results as a file there.", show_default=False
-    ),
-]
+
+def _folder(flag: str, text: str) -> Any:
+    return typer.Option(flag, metavar="DIR", help=text, show_default=False)
+
+
+def _count(least: int, most: int, text: str) -> Any:
+    return typer.Option(min=least, max=most, help=text)
+
+
+_Save = Annotated[Path | None, _folder("--save", "Keep the results as a file there.")]
 _Folder = Annotated[
     Path | None,
-    typer.Option(
+    _folder(
         "--folder",
-        metavar="DIR",
-        help="Where the databases lie while it measures: the disk matters. "
+        "Where the databases lie while it measures: the disk matters. "
         "Default: the system's folder for temporary files.",
-        show_default=False,
     ),
 ]
-_Attempts = Annotated[int, typer.Option(min=1000, max=10_000_000, help="Attempts of each row.")]
+_Attempts = Annotated[int, _count(1000, 10_000_000, "Attempts of each row.")]
 
 
 def core(attempts: _Attempts = 50_000, save: _Save = None, as_json: Json = False) -> None:
@@ -51,12 +53,8 @@ def core(attempts: _Attempts = 50_000, save: _Save = None, as_json: Json = False
 
 def embedded(
     attempts: _Attempts = 60_000,
-    orders: Annotated[
-        int, typer.Option(min=0, max=10_000_000, help="Orders in the second file; 0: none.")
-    ] = 500_000,
-    callers: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Callers at once, of the door.")
-    ] = 1000,
+    orders: Annotated[int, _count(0, 10_000_000, "Orders in the second file; 0: none.")] = 500_000,
+    callers: Annotated[int, _count(1, 100_000, "Callers at once, of the door.")] = 1000,
     study: Annotated[
         bool,
         typer.Option("--study", help="Instead: p99 of the door by linger and thread switch."),
@@ -86,13 +84,9 @@ def embedded(
 
 
 def http(
-    requests: Annotated[
-        int, typer.Option(min=1000, max=10_000_000, help="Requests of each round.")
-    ] = 50_000,
-    connections: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Keep-alive connections.")
-    ] = 64,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Pairs of bare and ours.")] = 3,
+    requests: Annotated[int, _count(1000, 10_000_000, "Requests of each round.")] = 50_000,
+    connections: Annotated[int, _count(1, 10_000, "Keep-alive connections.")] = 64,
+    rounds: Annotated[int, _count(1, 100, "Pairs of bare and ours.")] = 3,
     folder: _Folder = None,
     save: _Save = None,
     as_json: Json = False,

@@ -17,18 +17,7 @@ if TYPE_CHECKING:
 
     from doorbuster.tiers import Bound
 
-__all__ = ["COSTS", "SURVIVES", "describe", "origin"]
-
-COSTS: Final[Mapping[str, str]] = {
-    "places": "it has one place",
-    "debit": "it has one place, and a restock down takes only units that are not lent",
-    "count": "drift waits for the next epoch",
-    "holds": "a leaked hold waits for the next epoch",
-    "adopt": "a lost server means a new epoch",
-    "push": "a raised quota or a pause waits for the next epoch at its places",
-    "void": "an accepted attempt cannot be given back",
-}
-"""What the absence of an optional hook costs."""
+__all__ = ["SURVIVES", "describe", "origin"]
 
 SURVIVES: Final[Mapping[str, str]] = {
     "database": "whatever the commit of the ledger's database survives",
@@ -104,6 +93,8 @@ def _promises(bound: Bound) -> dict[str, str | None]:
 
 def _not_offered(bound: Bound) -> list[dict[str, str]]:
     """The optional hooks of its kind that it lacks, each with what that costs."""
+    from doorbuster.tiers import COSTS
+
     kinds = [str(bound.tier)] if "deduct" in bound.hooks else []
     kinds += ["persist"] if "persist" in bound.hooks else []
     return [

@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -23,8 +23,19 @@ import pytest
 
 from doorbuster.testing.suites.kits import SuiteKit
 from doorbuster.testing.threads import together
+from doorbuster.tiers import COSTS
 
-__all__ = ["DECLINED", "Capabilities", "Race", "Suite", "broken_laws", "declined", "racing"]
+__all__ = [
+    "DECLINED",
+    "Capabilities",
+    "Race",
+    "Suite",
+    "broken_laws",
+    "close_twice",
+    "declined",
+    "must_offer",
+    "racing",
+]
 
 DECLINED: Final = "declined: "
 """How the reason of a declined law begins."""
@@ -61,6 +72,21 @@ def declined(lacks: str, cost: str) -> NoReturn:
     ``declined("offers no count", "drift waits for the next epoch")``.
     """
     pytest.skip(f"{DECLINED}{lacks}: {cost}")
+
+
+def must_offer(hook: str, hooks: Container[str]) -> None:
+    """Decline the law that runs now unless the optional ``hook`` is among those offered."""
+    if hook not in hooks:
+        declined(f"offers no {hook}", COSTS[hook])
+
+
+def close_twice(plugin: Any) -> None:
+    """Close a plugin, and close it again; decline the law where there is nothing to close."""
+    close = getattr(plugin, "close", None)
+    if close is None:
+        declined("offers no close", "it may hold nothing that has to be let go of")
+    close()
+    close()
 
 
 @contextmanager

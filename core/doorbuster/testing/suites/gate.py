@@ -30,7 +30,7 @@ from doorbuster.outcomes import Code, Outcome, Rejection
 from doorbuster.testing.faults import Flaky
 from doorbuster.testing.flow import SALE, Flow, given
 from doorbuster.testing.kit import Kit
-from doorbuster.testing.suites.base import declined, racing
+from doorbuster.testing.suites.base import close_twice, declined, racing
 from doorbuster.testing.suites.gate_rates import RateLaws
 
 __all__ = ["GateSuite"]
@@ -257,8 +257,4 @@ class GateSuite(RateLaws):
 
     def test_close_twice_is_close_once(self, gate: Any) -> None:
         """Closing again changes nothing and raises nothing."""
-        close = getattr(gate, "close", None)
-        if close is None:
-            declined("offers no close", "it may hold nothing that has to be let go of")
-        close()
-        close()
+        close_twice(gate)

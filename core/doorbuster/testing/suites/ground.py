@@ -90,20 +90,26 @@ class OpenSale:
         self,
         ledger: Ledger,
         *,
+        sale: str | None = None,
         skus: Mapping[str, int] | None = None,
         places: int = 1,
         per_buyer: PerBuyer | None = None,
         holds: bool = False,
+        everything: bool = True,
         state: SaleState = SaleState.OPEN,
         **fields: Any,
     ) -> None:
-        """Create, provision and open it; ``holds`` plays a holder's accepts, else a router's."""
+        """Create, provision and open it; ``holds`` plays a holder's accepts, else a router's.
+
+        ``sale`` names it, where it is the only one of its ledger. Without ``everything`` its
+        places get their first tranche alone, planned and not credited, as a holder's do (5.4).
+        """
         self.ledger = ledger
         self.holds = holds
         self.places = [f"p{n}" for n in range(places)]
         self.sale = sale_of(
             skus or {"gold": 10},
-            sale=f"drop-{uuid.uuid4().hex[:12]}",
+            sale=sale or f"drop-{uuid.uuid4().hex[:12]}",
             per_buyer=per_buyer or PerBuyer(),
             **fields,
         )
@@ -111,8 +117,8 @@ class OpenSale:
             self.sale, run=1, kind=Kind.H, deduct="backend", journal="ledger", actor="suite"
         )
         self.sid = row.sid
-        ledger.provision(row, 1, places=self.places, backend="backend", everything=True)
-        ledger.set_state(row, allowed=[row.state], to=state, actor="suite", epoch=1)
+        ledger.provision(row, 1, places=self.places, backend="backend", everything=everything)
+        ledger.set_state(row, allowed=[row.state, state], to=state, actor="suite", epoch=1)
 
     # ------------------------------------------------------------------ moves
     @property
@@ -204,7 +210,7 @@ class OpenSale:
         return answers
 
     def begin_return(
-        self, buyer: str, request_id: str = "r1", *, to: IntentState = IntentState.RELEASED
+        self, buyer: str, request_id: str = "r1", to: IntentState = IntentState.RELEASED
     ) -> Stored | None:
         """Compare and set one intent to RETURNING."""
         return self.ledger.begin_return(
@@ -215,10 +221,14 @@ class OpenSale:
         """Lease this sale's jobs of the compensation lane."""
         return self.ledger.claim_jobs({self.sid: self.sale.id}, limit=1000, lease_s=lease_s)
 
-    def give_back(self, buyer: str, request_id: str = "r1", **how: Any) -> bool:
+    def give_back(
+        self, buyer: str, request_id: str = "r1", to: IntentState = IntentState.RELEASED
+    ) -> bool:
         """Return one accepted attempt to the end, its order cancelled; whether it was done."""
-        if self.begin_return(buyer, request_id, **how) is None:
-            return False
+        return self.begin_return(buyer, request_id, to) is not None and self.finish()
+
+    def finish(self) -> bool:
+        """Do this sale's jobs that return units, their orders cancelled; whether any was done."""
         done = False
         for job in self.jobs():
             if job.returned_as is not None:

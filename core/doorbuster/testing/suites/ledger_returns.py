@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from doorbuster.errors import ContractError
+from doorbuster.errors import ContractError, PermanentError
 from doorbuster.ledger import schema
 from doorbuster.model import GrantState, IntentState, PerBuyer, Reservation
 from doorbuster.outcomes import Code, Outcome
@@ -157,6 +157,18 @@ class ReturnLaws(LedgerGround):
         assert replay == Outcome(
             Code.ACCEPTED, order_no=one.ask("ann").order_no, order_state=str(_RELEASED)
         )
+
+    def test_4_4_the_database_refuses_a_second_release(self, shop: Open) -> None:
+        """Below every compare and set: one release row for an order, whoever writes it and why."""
+        one = shop()
+        one.buy("ann")
+        assert one.give_back("ann")
+        before = one.everything()
+        (release,) = before[schema.releases.name]
+        second = release | {"state": _CANCELLED, "reason": "another", "actor": "bob"}
+        with pytest.raises(PermanentError):
+            one.write(schema.releases.insert().values(second))
+        assert one.everything() == before
 
     @pytest.mark.parametrize("state", [GrantState.DRAINING, GrantState.CLOSED])
     def test_4_4_a_return_works_in_any_state_of_the_grant(

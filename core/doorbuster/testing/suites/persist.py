@@ -26,7 +26,7 @@ from doorbuster.outcomes import Code, Persisted
 from doorbuster.testing.faults import Flaky
 from doorbuster.testing.flow import Flow, given
 from doorbuster.testing.kit import Kit
-from doorbuster.testing.suites.base import declined, racing
+from doorbuster.testing.suites.base import close_twice, must_offer, racing
 from doorbuster.testing.suites.ground import OpenSale
 from doorbuster.testing.suites.persist_ground import SKUS, PersistGround
 
@@ -147,8 +147,7 @@ class PersistSuite(PersistGround):
         valid: Any,
     ) -> None:
         """Whoever comes first, in the end no valid order is left of a return that has begun."""
-        if "void" not in hooks:
-            declined("offers no void", "an accepted attempt cannot be given back")
+        must_offer("void", hooks)
         for item in items:
             assert drop.begin_return(item.attempt.buyer, item.attempt.request_id) is not None
 
@@ -224,8 +223,7 @@ class PersistSuite(PersistGround):
         self, flow: Flow, flaky: Flaky, find: Any
     ) -> None:
         """A return whose void failed, or whose answer was lost, is finished by the next try."""
-        if "void" not in flaky.hooks:
-            declined("offers no void", "an accepted attempt cannot be given back")
+        must_offer("void", flaky.hooks)
         number = flow.buy("ann", "gold", 2, request_id="r1").order_no
         assert flow.drain() == 0
         assert flow.give_back("ann", "r1")
@@ -258,8 +256,4 @@ class PersistSuite(PersistGround):
 
     def test_close_twice_is_close_once(self, persist: Any) -> None:
         """Closing again changes nothing and raises nothing."""
-        close = getattr(persist, "close", None)
-        if close is None:
-            declined("offers no close", "it may hold nothing that has to be let go of")
-        close()
-        close()
+        close_twice(persist)

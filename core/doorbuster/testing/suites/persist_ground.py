@@ -13,7 +13,7 @@ from doorbuster.outcomes import Code, Persisted
 from doorbuster.testing.faults import Flaky
 from doorbuster.testing.flow import Flow, given
 from doorbuster.testing.kit import Kit
-from doorbuster.testing.suites.base import Suite, declined
+from doorbuster.testing.suites.base import Suite, must_offer
 from doorbuster.testing.suites.ground import OpenSale, hooks_of
 
 __all__ = ["SKUS", "PersistGround"]
@@ -63,8 +63,7 @@ class PersistGround(Suite):
         """Call ``void`` as the core does: the return has begun before."""
 
         def void(item: Reservation) -> Persisted:
-            if "void" not in hooks:
-                declined("offers no void", "an accepted attempt cannot be given back")
+            must_offer("void", hooks)
             answer: Persisted = hooks["void"](item)
             return answer
 

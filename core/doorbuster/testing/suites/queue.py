@@ -29,7 +29,7 @@ from doorbuster.testing.flow import Flow, given
 from doorbuster.testing.kit import Kit
 from doorbuster.testing.memory_orders import MemoryOrders
 from doorbuster.testing.suites import base
-from doorbuster.testing.suites.base import declined
+from doorbuster.testing.suites.base import close_twice, declined
 from doorbuster.testing.suites.ground import hooks_of
 from doorbuster.testing.suites.queue_broker import BrokerLaws
 
@@ -154,8 +154,4 @@ class QueueSuite(BrokerLaws):
 
     def test_close_twice_is_close_once(self, queue: Any) -> None:
         """Closing again changes nothing and raises nothing."""
-        close = getattr(queue, "close", None)
-        if close is None:
-            declined("offers no close", "it may hold nothing that has to be let go of")
-        close()
-        close()
+        close_twice(queue)

@@ -19,21 +19,11 @@ from doorbuster.testing.flow import SALE, Flow, given
 from doorbuster.testing.kit import Kit
 from doorbuster.testing.probes import LedgerProbe, StockProbe
 from doorbuster.testing.suites import base
-from doorbuster.testing.suites.base import Race, declined, racing
+from doorbuster.testing.suites.base import Race, declined, must_offer, racing
 from doorbuster.testing.suites.stock_desk import Desk
 from doorbuster.tiers import Bound, Tier, tier_problem
 
-__all__ = ["COSTS", "ROUTER", "Books", "StockGround", "finish", "insist", "names"]
-
-COSTS: Final[Mapping[str, str]] = {
-    "places": "it has one place",
-    "debit": "it has one place, and a restock down takes only units that are not lent",
-    "count": "drift waits for the next epoch",
-    "holds": "a leaked hold waits for the next epoch",
-    "adopt": "a lost server means a new epoch",
-    "push": "a raised quota or a pause waits for the next epoch at its places",
-}
-"""What an optional hook's absence costs; never exactness."""
+__all__ = ["ROUTER", "Books", "StockGround", "finish", "insist", "names"]
 
 ROUTER: Final = "it holds nothing; the ledger decides, and the laws run through a sale"
 _ROUNDS_MAX: Final = 500  # of the workers; a law needs a few dozen
@@ -217,8 +207,7 @@ class StockGround(base.Suite):
 
     def need(self, bound: Bound, hook: str) -> None:
         """Decline the law that runs now unless the plugin offers ``hook``."""
-        if hook not in bound.hooks:
-            declined(f"offers no {hook}", COSTS[hook])
+        must_offer(hook, bound.hooks)
 
 
 @cache
