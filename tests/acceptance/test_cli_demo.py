@@ -173,6 +173,7 @@ def test_a_database_that_cannot_be_written_is_one_clear_line(cli):
     assert done.code == 1
     assert done.out == ""
     beside = ("ledger: ", "if this is stopped: ")
+    told = f"unable to open database file; {cli.folder}/taken.db is a folder: name a file in it"
     assert [line for line in done.err.splitlines() if not line.startswith(beside)] == [
-        "doorbuster: the ledger's database is not available: unable to open database file"
+        f"doorbuster: ledger.url 'sqlite:///taken.db' is not available: {told}"
     ]

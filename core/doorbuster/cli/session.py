@@ -54,17 +54,14 @@ class Source:
 
 
 def database_file(url: str) -> Path | None:
-    """The file behind an SQLite URL; ``None`` for another database or one in memory."""
-    import sqlalchemy as sa
-    from sqlalchemy.exc import ArgumentError
+    """The file behind an SQLite URL, absolute; ``None`` for a ledger in memory.
 
-    try:
-        parsed = sa.make_url(url)
-    except ArgumentError:
-        return None  # the ledger's own error says it better
-    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
-        return None
-    return Path(str(parsed.database))
+    Raises:
+        ConfigError: the URL is not usable.
+    """
+    from doorbuster.ledger.url import file_of, read_url
+
+    return file_of(read_url(url))
 
 
 def has_folder() -> bool:
@@ -142,7 +139,8 @@ def rows_of(settings: Settings) -> list[SaleRow]:
     from doorbuster.ledger import counts, migrations
 
     file = database_file(settings.ledger.url)
-    if file is None or not file.exists():
+    # os.path: the method of Path raises where it may not look, and the ledger says it better
+    if file is None or not os.path.exists(file):
         return []
     with open_ledger(settings) as ledger, ledger.database.read() as connection:
         return counts.runs(connection) if migrations.current(connection) else []

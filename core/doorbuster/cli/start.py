@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import contextmanager
 from enum import StrEnum
 from importlib import resources
@@ -112,14 +113,18 @@ def demo(
     from doorbuster.cli.callers import from_iterable
     from doorbuster.cli.run import conclude, sell
     from doorbuster.cli.workload import workload
+    from doorbuster.ledger.url import read_url
 
     output = Output(as_json=as_json)
+    where = DEMO_URL if url is None else url
+    read_url(where)  # before anything is removed or said: it may be nonsense, or hold a password
     if not keep and url is None:
         _start_fresh()
-    output.note(f"ledger: {url or DEMO_URL}")
-    output.note(f"if this is stopped: doorbuster worker --drain --url {url or DEMO_URL}")
+    named = f"--url {shlex.quote(where)}"
     answers = Answers(answers_file)
-    with _engine(url or DEMO_URL, stock, limit, mode, keep=keep) as engine:
+    with _engine(where, stock, limit, mode, keep=keep) as engine:
+        output.note(f"ledger: {where}")
+        output.note(f"if this is stopped: doorbuster worker --drain {named}")
         _prepare(engine, keep=keep)
         with engine:
             report = sell(
@@ -132,19 +137,29 @@ def demo(
                 total=attempts,
             )
     answers.close()
-    conclude(
-        {**report, "url": url or DEMO_URL}, output, next_step=f"orders list --url {url or DEMO_URL}"
-    )
+    conclude({**report, "url": where}, output, next_step=f"orders list {named}")
 
 
 def _start_fresh() -> None:
-    """Remove the demo's own database, and never another one."""
+    """Remove the demo's own database, and never another one.
+
+    Raises:
+        ConfigError: it cannot be removed.
+    """
     from doorbuster.cli.session import database_file
+    from doorbuster.errors import ConfigError
 
     file = database_file(DEMO_URL)
     if file is not None:
         for suffix in ("", "-wal", "-shm"):
-            file.with_name(file.name + suffix).unlink(missing_ok=True)
+            old = file.with_name(file.name + suffix)
+            try:
+                old.unlink(missing_ok=True)
+            except OSError as error:
+                raise ConfigError(
+                    f"ledger.url {DEMO_URL!r}: {old.absolute()} cannot be removed for a fresh "
+                    f"start: {error.strerror}; move it away, or name another database with --url"
+                ) from error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 from doorbuster.errors import BackendError
@@ -49,15 +49,14 @@ class Checkpointer:
         self._log = get_logger("doorbuster.ledger")
 
     def committed(self) -> None:
-        """Hear of a commit. Called under the write lock."""
+        """Hear of a commit. Called under the write lock; never raises, for it has happened."""
         self._seen += 1
         if self._seen < self._commits or self._closed:
             return
         self._seen = 0
         self._due.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="ledger-checkpoint", daemon=True)
-            self._thread.start()
+        if self._thread is None or not self._thread.is_alive():  # a fork has none
+            self._start()
 
     def close(self) -> None:
         """End the thread; the last connection that closes copies what is left."""
@@ -66,18 +65,37 @@ class Checkpointer:
         if self._thread is not None:
             self._thread.join()
 
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="ledger-checkpoint", daemon=True)
+        try:
+            thread.start()
+        except Exception as error:  # noqa: BLE001 - no thread or no memory is no news for a buyer
+            # The log keeps the pages; the next checkpoint that is due tries it again.
+            self._log.warning("checkpoint thread did not start", error=str(error))
+        else:
+            self._thread = thread
+
     def _run(self) -> None:
-        with closing(self._connect()) as connection:
-            while True:
-                self._due.wait()
-                if self._closed:
-                    return
-                self._due.clear()
-                try:
-                    self._copy(connection)
-                except (sqlite3.Error, BackendError) as error:
-                    # Nothing is lost: the log keeps it, and the next commits bring the next try.
-                    self._log.warning("checkpoint failed", error=str(error))
+        connection: sqlite3.Connection | None = None
+        while True:
+            self._due.wait()
+            self._due.clear()  # before the look at _closed: close() sets it after that
+            if self._closed:
+                break
+            try:
+                connection = connection or self._connect()
+                self._copy(connection)
+            except BackendError as error:  # the write lock was taken: the connection is good
+                self._failed(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on
+                self._failed(error)
+                _drop(connection)
+                connection = None
+        _drop(connection)
+
+    def _failed(self, error: Exception) -> None:
+        # Nothing is lost: the log keeps it, and the next commits bring the next try.
+        self._log.warning("checkpoint failed", error=str(error))
 
     def _copy(self, connection: sqlite3.Connection) -> None:
         if _is_behind(connection):
@@ -89,3 +107,10 @@ def _is_behind(connection: sqlite3.Connection) -> bool:
     """Copy what can be copied; whether pages are left that were committed meanwhile."""
     _, pages, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     return bool(copied < pages)
+
+
+def _drop(connection: sqlite3.Connection | None) -> None:
+    """Close a connection that may be broken."""
+    if connection is not None:
+        with suppress(sqlite3.Error):
+            connection.close()

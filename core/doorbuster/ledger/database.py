@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -31,7 +32,10 @@ from doorbuster.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from doorbuster.ledger import queries, schema
 from doorbuster.ledger.checkpoint import FALLBACK_PAGES, Checkpointer
+from doorbuster.ledger.remedies import remedy
+from doorbuster.ledger.url import file_of, read_url
 from doorbuster.logs import get_logger
 
 __all__ = ["TRIES", "Database", "new_batch_id"]
@@ -48,6 +52,7 @@ _BATCH_BITS: Final = 21  # random bits of a batch number: it stays below 2**63 u
 _NOT_COMMITTED: Final = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL}
 )
+_OURS: Final = {table.name for table in (schema.schema_version, schema.intents, schema.grants)}
 
 
 class Database:
@@ -57,29 +62,27 @@ class Database:
         """Open ``url``; ``wait_ms`` bounds the wait for the write lock.
 
         Raises:
-            ConfigError: the URL is malformed, or its database is not supported.
+            ConfigError: :func:`read_url` refuses the URL.
         """
-        try:
-            parsed = sa.make_url(url)
-        except exc.ArgumentError:
-            # from None and without the text: it may hold a password (X9)
-            raise ConfigError(
-                "ledger.url is not a database URL; expected for example 'sqlite:///doorbuster.db'"
-            ) from None
-        if parsed.get_backend_name() != "sqlite":
-            raise ConfigError(
-                f"ledger.url: the ledger runs on SQLite; {parsed.get_backend_name()!r} is not "
-                "supported by this release; use 'sqlite:///doorbuster.db'"
-            )
+        parsed = read_url(url)
+        self.file = file_of(parsed)  # None: in memory
+        self.in_memory = self.file is None
+        if "uri" in parsed.query and self.file is not None:
+            # SQLite would look for it again at each connect, and the process may have moved
+            parsed = parsed.set(database=f"file:{quote(str(self.file))}")
         self.url = parsed
-        database = parsed.database or ""
-        self.in_memory = database == "" or ":memory:" in database or "mode=memory" in url
+        self._told = f"ledger.url {url!r}"  # read_url lets no password in
         self._clock = clock
         self._wait_ms = wait_ms
         self._writer_lock = threading.Lock()
         self._writing = threading.local()
+        self._is_ours = False
         self._log = get_logger("doorbuster.ledger")
+        self._connect_args: dict[str, Any] = {"check_same_thread": False, "timeout": wait_ms / 1000}
         self._writer = self._engine("BEGIN IMMEDIATE", 1)
+        # Once, as the engines do: a relative path must not follow the process to another folder.
+        arguments, options = self._writer.dialect.create_connect_args(self.url)
+        self._driver_args: tuple[Any, dict[str, Any]] = arguments, {**options, **self._connect_args}
         self._checkpointer = Checkpointer(self._connect_driver, self._write_lock)
         # One connection is one in-memory database: readers then share the writer's.
         self._reader = self._writer if self.in_memory else self._engine("BEGIN", 4)
@@ -97,22 +100,25 @@ class Database:
         )
         engine = sa.create_engine(
             self.url,
-            connect_args={"check_same_thread": False, "timeout": self._wait_ms / 1000},
+            connect_args=self._connect_args,
             hide_parameters=True,  # buyers and order numbers are no part of a message (X9)
             **pool,
         )
         # Many rows of an insert are one statement, not one step each: see queries.py.
         engine.dialect.use_insertmanyvalues_wo_returning = True
         event.listen(engine, "connect", self._on_connect)
-        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+        event.listen(engine, "begin", lambda connection: queries.run(connection, begin))
         return engine
 
     def _connect_driver(self) -> sqlite3.Connection:
         """A connection for checkpoints alone: SQLAlchemy would open a transaction around them."""
-        connection = sqlite3.connect(
-            self.url.database or "", timeout=self._wait_ms / 1000, check_same_thread=False
-        )
-        self._on_connect(connection, None)
+        arguments, options = self._driver_args
+        connection: sqlite3.Connection = sqlite3.connect(arguments[0], **options)
+        try:
+            self._on_connect(connection, None)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _on_connect(self, driver: Any, _record: Any) -> None:
@@ -123,18 +129,23 @@ class Database:
         )
         if version < _SQLITE_MIN:
             raise ConfigError(
-                f"ledger.url: SQLite {'.'.join(map(str, version))} is too old; "
-                f"{'.'.join(map(str, _SQLITE_MIN))} or newer is needed"
+                f"{self._told}: SQLite {'.'.join(map(str, version))} is too old; "
+                f"{'.'.join(map(str, _SQLITE_MIN))} or newer is needed: use a newer Python build"
             )
         try:
             cursor.execute("SELECT json_extract('[1]', '$[0]')")
         except sqlite3.OperationalError as error:
-            raise ConfigError("ledger.url: this SQLite was built without JSON functions") from error
+            raise ConfigError(
+                f"{self._told}: this SQLite was built without JSON functions; "
+                "use a Python build whose SQLite has them"
+            ) from error
+        if not self._is_ours:
+            self._refuse_foreign(cursor)  # before anything is changed in it
         journal = cursor.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if journal not in ("wal", "memory"):
             raise ConfigError(
-                f"ledger.url: this database keeps journal mode {journal!r}; WAL is needed, "
-                "which a network file system or a read-only file does not allow"
+                f"{self._told}: this database keeps journal mode {journal!r}, and WAL is needed; "
+                "name a file that can be written, on a disk of this host"
             )
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute(f"PRAGMA wal_autocheckpoint = {FALLBACK_PAGES}")
@@ -142,6 +153,18 @@ class Database:
         # upper bound, used as the file grows.
         cursor.execute("PRAGMA cache_size = -262144")
         cursor.close()
+        self._is_ours = True  # from now on a wrong file is a fault of the backend, not of config
+
+    def _refuse_foreign(self, cursor: sqlite3.Cursor) -> None:
+        """Refuse a database with tables that are no ledger's: some have our names, not our rows."""
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite~_%'"
+        names = sorted(name for (name,) in cursor.execute(f"{query} ESCAPE '~'"))
+        if names and not set(names) >= _OURS:
+            shown = ", ".join(names[:3]) + (", ..." if names[3:] else "")
+            raise ConfigError(
+                f"{self._told}: {self.file} is the database of another program (it holds {shown}); "
+                "name a file of the ledger's own"
+            )
 
     # ------------------------------------------------------------------ writing
     def transact(self, work: Callable[[sa.Connection], T], *, tries: int = TRIES) -> T:
@@ -195,7 +218,7 @@ class Database:
         """
         with (
             self._write_lock(),
-            _translated(),
+            self._translated(),
             self._writer.connect() as connection,
         ):
             transaction = connection.begin()
@@ -229,7 +252,8 @@ class Database:
             self._abandon(connection)
             code = getattr(error.orig, "sqlite_errorcode", None)
             if code is not None and code & 0xFF in _NOT_COMMITTED:
-                raise UnavailableError(f"COMMIT was refused: {error.orig}") from error
+                told = f"{self._told}: COMMIT was refused: {error.orig}"
+                raise UnavailableError(f"{told}; {self._remedy(error.orig)}") from error
             raise UnknownOutcomeError("COMMIT failed; its outcome is not known") from error
 
     def _rollback(self, connection: sa.Connection, transaction: sa.RootTransaction) -> None:
@@ -262,10 +286,11 @@ class Database:
             UnavailableError: the database cannot be read now.
         """
         if self.in_memory:
-            with self._write_lock(), _translated(), self._writer.begin() as shared:
+            with self._write_lock(), self._translated(), self._writer.begin() as shared:
                 yield shared
             return
-        with _translated(), self._reader.connect() as connection:
+        with self._translated(), self._reader.connect() as connection:
+            connection.begin()  # statements that run on the driver begin nothing by themselves
             yield connection
 
     def close(self) -> None:
@@ -274,17 +299,27 @@ class Database:
         self._writer.dispose()
         self._reader.dispose()
 
+    # ------------------------------------------------------------------ faults
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate driver errors once: before COMMIT nothing was applied."""
+        try:
+            yield
+        except exc.IntegrityError as error:
+            raise PermanentError(f"a constraint of the ledger refused: {error.orig}") from error
+        except exc.TimeoutError as error:
+            raise UnavailableError(
+                f"{self._told} is not available: no connection was free for {self._wait_ms} ms; "
+                "it passes with the load, or raise ledger.wait_ms"
+            ) from error
+        except (exc.DBAPIError, sqlite3.Error) as error:
+            cause = getattr(error, "orig", None) or error
+            raise UnavailableError(
+                f"{self._told} is not available: {cause}; {self._remedy(cause)}"
+            ) from error
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Translate driver errors once: before COMMIT nothing was applied."""
-    try:
-        yield
-    except exc.IntegrityError as error:
-        raise PermanentError(f"a constraint of the ledger refused: {error.orig}") from error
-    except (exc.DBAPIError, exc.TimeoutError, sqlite3.Error) as error:
-        cause = getattr(error, "orig", None) or error
-        raise UnavailableError(f"the ledger's database is not available: {cause}") from error
+    def _remedy(self, cause: BaseException | None) -> str:
+        return remedy(cause, self.file, self.url, self._wait_ms)
 
 
 def new_batch_id(clock: Clock) -> int:

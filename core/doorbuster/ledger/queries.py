@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
+from sqlalchemy import exc
 
 __all__ = ["array", "insert_many", "load", "read_array", "run"]
 
@@ -62,7 +63,7 @@ def run(connection: sa.Connection, statement: str, values: Sequence[Any] = ()) -
         cursor.execute(statement, values)
     except Exception as error:
         driver: Any = connection.dialect.loaded_dbapi
-        raise sa.exc.DBAPIError.instance(
+        raise exc.DBAPIError.instance(
             statement,
             None,
             error,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
 from doorbuster.alarms import Alarm, Severity
 from doorbuster.errors import UnknownSaleError
-from doorbuster.ledger import Ledger, Needs
+from doorbuster.ledger import Ledger, Needs, queries
 from doorbuster.model import IntentState, Kind, Sale, Sku
 
 
@@ -102,3 +103,28 @@ def test_what_a_worker_asks_before_it_writes(shop):
         one.row, "f1", sku="black", kind="dry", source="", target=one.places[0], units=1
     )
     assert one.ledger.needs(one.row).moving
+
+
+def test_a_read_is_one_snapshot_whichever_way_its_statements_run(shop):
+    """Statements on the driver begin nothing: two of them must not see two moments."""
+    one = shop()
+    text = "SELECT count(*) FROM intents"
+    with one.ledger.database.read() as connection:
+        assert queries.run(connection, text).fetchone() == (0,)
+        one.buy("ann")
+        assert queries.run(connection, text).fetchone() == (0,)
+        assert connection.exec_driver_sql(text).scalar_one() == 0
+    with one.ledger.database.read() as connection:
+        assert queries.run(connection, text).fetchone() == (1,)
+
+
+def test_who_listens_to_statements_hears_those_of_the_driver_too(shop):
+    """A tracer that listens to SQLAlchemy sees every statement of an accept."""
+    one = shop()
+    heard = []
+    sa.event.listen(
+        one.ledger.database._writer, "before_cursor_execute", lambda *told: heard.append(told[2])
+    )
+    one.buy("ann")
+    first = [text.split(None, 1)[0] for text in heard]
+    assert first == ["BEGIN", "SELECT", "INSERT", "SELECT", "SELECT", "INSERT", "UPDATE", "INSERT"]
