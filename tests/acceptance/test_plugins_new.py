@@ -133,7 +133,9 @@ def test_a_broken_law_is_exit_1_and_is_said(cli) -> None:
         (("x", "--stage", "deduct", "--tier", "journal"), ("--tier journal", "--tier holder")),
         (("x", "--stage", "filtr"), ("filtr", "filter")),
         (("x",), ("--stage",)),
-        (("x", "--stage", "filter", "--into", "file"), ("file", "--into")),
+        (("x", "--stage", "filter", "--into", "file"), ("file is no folder", "--into DIR")),
+        (("x", "--stage", "filter", "--into", "file/a/b"), ("file is no folder", "--into DIR")),
+        (("x", "--stage", "filter", "--into", "n" * 300), ("doorbuster-x: ", "--into DIR")),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(cli, words, said) -> None:
@@ -178,6 +180,40 @@ def test_test_without_pytest_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("into", ["there", "not/there/yet"])
+def test_a_folder_that_may_not_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, into: str
+) -> None:
+    """The path, what the system says, and the way out; simulated, since root may write anywhere."""
+    (tmp_path / "there").mkdir()
+    real = os.mkdir
+
+    def refused(path: Any, *words: Any) -> None:
+        if Path(path).name in ("doorbuster-mine", "not"):
+            raise PermissionError(13, "Permission denied", str(path))
+        real(path, *words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", refused)
+        with pytest.raises(ConfigError) as caught:
+            scaffold.new("mine", scaffold.Stage.FILTER, None, tmp_path / into)
+    place = tmp_path / into / "doorbuster-mine"
+    assert str(caught.value) == (
+        f"{place}: cannot be written: Permission denied; nothing was written. Name a folder that "
+        "you may write in with --into DIR"
+    )
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+@pytest.mark.parametrize("target", ["nowhere", "link"])
+def test_a_link_that_leads_nowhere_is_no_folder(tmp_path: Path, target: str) -> None:
+    """Nor one that leads to itself; what it is called is said, and it stays."""
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(ConfigError, match=r"link is no folder; nothing was written.*--into DIR"):
+        scaffold.new("mine", scaffold.Stage.FILTER, None, tmp_path / "link" / "deep")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
 def test_a_disk_that_is_full_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +224,7 @@ def test_a_disk_that_is_full_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full)
-        with pytest.raises(ConfigError, match="No space left"):
+        with pytest.raises(ConfigError, match=r"No space left on device; nothing .* --into DIR"):
             scaffold.new("mine", scaffold.Stage.FILTER, None, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -162,11 +162,14 @@ def call(make_caller: Callable[..., Caller]) -> Caller:
 
 @pytest.fixture
 def make_faulty() -> Callable[[Any], Caller]:
-    """An application over an engine whose ``attempt`` and ``result`` are the given function."""
+    """An application over an engine whose ``offer`` and ``result`` wait for the given function."""
 
     def make(function: Any) -> Caller:
+        def offer(*asked: Any) -> Any:
+            return asyncio.ensure_future(function(*asked))
+
         engine: Any = SimpleNamespace(
-            attempt=function, result=function, world=SimpleNamespace(runtimes={"drop": None})
+            offer=offer, result=function, world=SimpleNamespace(runtimes={"drop": None})
         )
         return Caller(App(engine, Readiness(engine), Http(buyer_header="X-Buyer")), engine)
 

@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from doorbuster.http import App, Readiness
+from doorbuster.http.replies import of_outcome
 from doorbuster.outcomes import HTTP_STATUS, Code, Outcome
+from doorbuster.pipeline import busy
 from doorbuster.settings import Http
 
 ATTEMPTS = "/v1/sales/drop/attempts"
@@ -67,6 +69,37 @@ def test_retry_after_is_whole_seconds_rounded_up(make_faulty, retry_after_ms, se
     found = make_faulty(attempt).buy()
     assert (found.status, found.headers["retry-after"]) == (429, seconds)
     assert found.body["retry_after_ms"] == retry_after_ms
+
+
+def told(outcome):
+    """``retry_after_ms`` of the reply's body and its header, in seconds."""
+    start, body = of_outcome(outcome)
+    found = json.loads(body["body"])["retry_after_ms"]
+    return found, int(dict(start["headers"])[b"retry-after"])
+
+
+@pytest.mark.parametrize("after_ms", [1, 200, 1000, 5000])
+@pytest.mark.parametrize("code", [Code.BUSY, Code.PENDING])
+def test_a_crowd_that_is_told_to_come_again_is_spread(code, after_ms):
+    """S0-62: between one and two times what the engine says; header and body agree."""
+    found = [told(Outcome(code, retry_after_ms=after_ms)) for _ in range(400)]
+    assert all(-(-ms // 1000) == seconds for ms, seconds in found)
+    waits = [ms for ms, _ in found]
+    assert after_ms <= min(waits) < max(waits) <= 2 * after_ms
+    if after_ms >= 200:
+        assert len(set(waits)) > 50
+        assert 100 < sum(ms > 1.5 * after_ms for ms in waits) < 300
+
+
+def test_what_is_spread_is_only_when_to_come_again():
+    """A rate limit has spread its own; "at once" stays; what never changes is not touched."""
+    assert told(Outcome(Code.RATE_LIMITED, retry_after_ms=700)) == (700, 1)
+    assert told(Outcome(Code.BUSY, retry_after_ms=0)) == (0, 0)
+    without = Outcome(Code.BUSY, detail={"reason": "x"})
+    assert of_outcome(without) == of_outcome(without)
+    outcome = busy("x")
+    of_outcome(outcome)
+    assert outcome == busy("x"), "outcomes are shared, and are not changed"
 
 
 @pytest.mark.parametrize("code", list(Code))
@@ -324,9 +357,10 @@ JSON = st.recursive(
 def test_whatever_is_sent_is_answered(make_faulty, body):
     """T13: no exception, no 500, and the engine hears of nothing that is not an attempt."""
 
-    async def attempt(sale, sku=None, *, lines, quantity, **_):
-        assert isinstance(sku, str) != isinstance(lines, list)
-        assert type(quantity) is int
+    async def attempt(sale, asked):
+        for line in asked.lines:
+            assert isinstance(line.sku, str)
+            assert type(line.quantity) is int
         return Outcome(Code.SOLD_OUT)
 
     found = make_faulty(attempt).buy(body)
@@ -569,6 +603,49 @@ def test_a_cancelled_caller_is_told_pending(make_faulty):
     assert (found.status, found.name) == (202, "PENDING")
     found = asyncio.run(cancelled(call, "GET", f"{ATTEMPTS}/r1", b"", {"x-buyer": "ann"}))
     assert (found.status, found.name) == (503, "BUSY")
+
+
+@pytest.mark.parametrize("arrived", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", ATTEMPTS), ("GET", "/healthz"), ("PUT", "/nothing")]
+)
+def test_a_body_that_never_ends_is_busy_at_the_end(make_faulty, method, path, arrived):
+    """Cancelled in the middle of a request: nothing was applied, and that is what is said."""
+
+    async def attempt(*_, **__):
+        raise AssertionError("half a request is none")
+
+    async def ends(app):
+        left = [{"type": "http.request", "body": b'{"sku":', "more_body": True}] * arrived
+        sent, waits = [], asyncio.Event()
+
+        async def receive():
+            if not left:
+                waits.set()
+                await asyncio.sleep(60)
+            return left.pop()
+
+        async def send(message):
+            sent.append(message)
+
+        headers = [(name.encode(), value.encode()) for name, value in BUY.items()]
+        scope = {"type": "http", "method": method, "path": path, "headers": headers}
+        task = asyncio.create_task(app(scope | {"raw_path": path.encode()}, receive, send))
+        if method == "POST" or not arrived:
+            await waits.wait()
+            task.cancel()
+        await task
+        return sent
+
+    call = make_faulty(attempt)
+    for _ in range(2):  # the second time its path is known
+        start, body = asyncio.run(ends(call.app))
+        assert (b"connection", b"close") in start["headers"]
+        assert (b"content-type", b"application/json") in start["headers"]
+        if method == "POST" or not arrived:
+            found = json.loads(body["body"])
+            assert (start["status"], found["name"]) == (HTTP_STATUS[Code.BUSY], "BUSY")
+            assert found["detail"] == {"reason": "draining"}
 
 
 def test_any_server_may_run_it(call):

@@ -1,5 +1,7 @@
 """`doorbuster serve`: it begins where it may, ends with every answer given, and may be killed."""
 
+import http.client
+import json
 import signal
 import socket
 import sqlite3
@@ -46,7 +48,10 @@ def test_ready_is_one_object_and_one_line(make_served, tools):
 def test_without_start_no_sale_is_started(make_served, command):
     """The ready line says what is to be done, and a sale started beside it is served."""
     served = make_served("--json")
-    assert "not started: drop (doorbuster sale start SALE)" in served.told()
+    assert served.told() == (
+        f"serving {served.ready['url']}; 1 sale, not started: drop (doorbuster sale start drop, or "
+        "serve with --start); stop with Ctrl-C\n"
+    )
     assert served.buy("ann").name == "NOT_STARTED"
     assert command(served.folder, "sale", "start", "drop").returncode == 0
     give_up_s = time.monotonic() + 20
@@ -67,6 +72,73 @@ def test_start_starts_only_what_the_ledger_lacks(command, make_served):
     assert again.end() == 0
     shown = command(served.folder, "sale", "status", "drop", "--json").stdout
     assert '"state": "paused"' in shown
+
+
+@pytest.mark.slow
+def test_what_keeps_buyers_out_is_told_with_its_remedy(tmp_path, make_served, command, tools):
+    """By what an operator left: each command is whole, and does what it is told for."""
+    tools.write(tmp_path)
+    for name in ("early", "late", "new", "over"):
+        text = (tmp_path / "config/sales/drop.toml").read_text()
+        (tmp_path / f"config/sales/{name}.toml").write_text(text)
+    where = ("--config", "config", "--url", "sqlite:///my sales.db")
+    for words in (
+        ("start", "drop"), ("pause", "drop"), ("start", "over"), ("end", "over"), ("create", "new")
+    ):  # fmt: skip
+        assert command(tmp_path, "sale", *words, *where).returncode == 0
+    served = make_served(*where, folder=tmp_path)
+    end = " --config config --url 'sqlite:///my sales.db'"
+    for part in (
+        "5 sales",
+        f", created: new (doorbuster sale start new{end})",
+        f", paused: drop (doorbuster sale resume drop{end})",
+        f", not started: early, late (doorbuster sale start SALE{end}, or serve with --start)",
+        ", ended: over",
+    ):
+        assert part in served.told()
+    assert "over (" not in served.told(), "what is over is meant to be"
+    assert command(tmp_path, "sale", "start", "new", *where).returncode == 0
+    assert command(tmp_path, "sale", "resume", "drop", *where).returncode == 0
+    assert served.end() == 0
+    assert "created" not in make_served(*where, folder=tmp_path).told()
+
+
+@pytest.mark.slow
+def test_without_a_sale_it_says_where_one_is_written(tmp_path, make_served):
+    """It serves all the same: a file that comes is followed."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "settings.toml").write_text("")
+    served = make_served("--start", "--config", "mine", folder=tmp_path)
+    assert "; 0 sales: write one as mine/sales/ID.toml" in served.told()
+    assert "doorbuster init" in served.told()
+    (tmp_path / "mine" / "sales").mkdir()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_ledger_in_memory_is_started_at_once_or_never(tmp_path, command, tools, url):
+    """No other command can reach it, so it is refused with the key, its value and what to do."""
+    tools.write(tmp_path)
+    done = command(tmp_path, "serve", "--port", "0", "--url", url, "--json")
+    assert done.returncode == 2
+    said = json.loads(done.stdout)["error"]
+    assert done.stderr == f"doorbuster: {said}\n"
+    for part in (f"ledger.url: {url!r}", "memory", "drop", "serve --start", "sqlite:///doorbuster"):
+        assert part in said
+
+
+@pytest.mark.slow
+def test_a_ledger_in_memory_forgets_and_says_so(tmp_path, make_served, command, tools):
+    """For a try; where --start is refused it is not offered."""
+    served = make_served("--start", "--url", "sqlite://")
+    assert "sqlite:// is in memory; all that is sold is forgotten" in served.told()
+    assert served.buy("ann").name == "ACCEPTED"
+    tools.write(tmp_path)
+    done = command(
+        tmp_path, "serve", "--port", "0", "--url", "sqlite://", DOORBUSTER_ENVIRONMENT="prod"
+    )
+    assert done.returncode == 2
+    assert "name a file" in done.stderr
+    assert "--start" not in done.stderr
 
 
 @pytest.mark.parametrize("header", [None, "", "X Buyer", "Host", "idempotency-key", "X-B\u00fc"])
@@ -96,6 +168,12 @@ def test_start_is_for_dev(tmp_path, command, tools):
     assert "doorbuster sale start SALE" in done.stderr
     assert done.stdout.startswith('{"error": ')
     assert not list(tmp_path.glob("*.db"))
+
+
+@pytest.mark.parametrize("keep_alive_s", [1, 10**9])
+def test_any_time_to_keep_a_connection_is_one_the_system_takes(keep_alive_s):
+    """Who takes no answer is ended by the system, as far ahead as it can count."""
+    server.listen(Http(buyer_header="X-Buyer", port=0, keep_alive_s=keep_alive_s)).close()
 
 
 @pytest.mark.slow
@@ -262,3 +340,44 @@ def test_who_waits_beyond_the_drain_is_told_pending(make_served, command, tools)
     other.close()
     assert served.end() == 0
     assert orders_after(served, command).keys() == {"first", "ann"}
+
+
+HALVES = [
+    b'POST /v1/sales/drop/attempts HTTP/1.1\r\n%sContent-Length: 15\r\n\r\n{"sku":"bl',
+    b"POST /v1/sales/drop/attempts HTTP/1.1\r\n%sContent-Length: 15\r\n\r\n",
+    b'POST /v1/sales/drop/attempts HTTP/1.1\r\n%sTransfer-Encoding: chunked\r\n\r\n4\r\n{"sk\r\n',
+    b"GET /v1/sales/drop HTTP/1.1\r\n%sContent-Length: 15\r\n\r\n",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["drain_s is over", "a second signal"])
+def test_half_a_request_is_busy_at_the_end(make_served, command, how):
+    """Nothing was applied, and that is what is said, in JSON, wherever the body stopped."""
+    served = make_served(http={"drain_s": 1 if how == "drain_s is over" else 30, "receive_s": 60})
+    senders = []
+    for n, half in enumerate(HALVES):
+        one = socket.create_connection(("127.0.0.1", served.port), timeout=20)
+        head = f"Host: x\r\nX-Buyer: half{n}\r\nIdempotency-Key: r1\r\n"
+        one.sendall(half % head.encode())
+        senders.append(one)
+    assert served.buy("whole").name == "ACCEPTED"
+    served.process.terminate()
+    if how == "a second signal":
+        time.sleep(0.3)
+        served.process.terminate()
+    for one in senders:
+        answer = http.client.HTTPResponse(one)
+        answer.begin()
+        body = json.loads(answer.read())
+        assert (answer.status, body["name"], body["detail"]) == (
+            503, "BUSY", {"reason": "draining"}
+        )  # fmt: skip
+        assert answer.getheader("content-type") == "application/json"
+        assert answer.getheader("connection") == "close"
+        assert one.recv(1) == b""
+        answer.close()
+        one.close()
+    assert served.end() == 0
+    assert orders_after(served, command).keys() == {"whole"}
+    assert "Traceback" not in served.told()

@@ -1,11 +1,18 @@
 """The wire itself: slow senders, large heads, too many connections, what is no HTTP at all."""
 
+import asyncio
+import contextlib
 import json
 import socket
 import threading
 import time
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from doorbuster.http.protocol import bounded
+from doorbuster.settings import Http
 
 BOUNDS = {
     "receive_s": 0.4,
@@ -22,6 +29,12 @@ def post(buyer, body=b'{"sku":"black"}', more=b""):
         b"POST /v1/sales/drop/attempts HTTP/1.1\r\nHost: x\r\nX-Buyer: %s\r\n"
         b"Idempotency-Key: r1\r\nContent-Length: %d\r\n%s\r\n%s"
     ) % (buyer.encode(), len(body), more, body)
+
+
+def chunked(*headers, trailer=b"", path=b"POST /v1/sales/drop/attempts", body=b'{"sku":"black"}'):
+    """A request of one chunk, with these headers, and a trailer after the chunk."""
+    head = (path + b" HTTP/1.1", b"Host: x", b"Transfer-Encoding: chunked", *headers, b"", b"")
+    return b"\r\n".join(head) + b"%x\r\n%s\r\n0\r\n" % (len(body), body) + trailer + b"\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +187,243 @@ def test_a_chunked_body_is_a_body(dial):
     assert read(one)[0][1]["name"] == "ACCEPTED"
 
 
+# ------------------------------------------------------------------ what a head is
+KEY = b"Idempotency-Key: r1"
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["at once", "later"])
+@pytest.mark.parametrize(
+    ("head", "trailer", "status", "said"),
+    [
+        ([KEY], b"X-Buyer: eve", 401, "no-buyer"),
+        ([KEY], b"x-buyer:eve", 401, "no-buyer"),
+        ([b"X-Buyer: eve"], KEY, 422, "INVALID"),
+        ([], b"X-Buyer: eve\r\n" + KEY, 401, "no-buyer"),
+        ([b"X-Buyer: %s", KEY], b"X-Buyer: eve", 200, "ACCEPTED"),
+        ([b"X-Buyer: %s", KEY], b"Idempotency-Key: r2", 200, "ACCEPTED"),
+        ([b"X-Buyer: %s", KEY], b"Host: y", 200, "ACCEPTED"),
+    ],
+)
+def test_a_trailer_is_no_header(served, dial, request, is_cut, head, trailer, status, said):
+    """X1: no gateway has judged it, so it names no buyer and no request, nor does it double one."""
+    one, buyer = dial(), f"t{abs(hash(request.node.name)) % 10**9}"
+    head = [line.replace(b"%s", buyer.encode()) for line in head]
+    text = chunked(*head, trailer=trailer + b"\r\n")
+    cut = text.index(b"\r\n0\r\n") if is_cut else len(text)
+    one.sendall(text[:cut])
+    if is_cut:
+        time.sleep(0.05)
+        one.sendall(text[cut:])
+    ((got, body),) = read(one)
+    assert (got, body.get("name") or body["error"]) == (status, said)
+    assert served.result("eve").status == 404
+    if status == 200:
+        assert (served.result(buyer).status, served.result(buyer, "r2").status) == (200, 404)
+
+
+def test_a_trailer_is_no_receipt(served, dial):
+    """A forged receipt is refused in a head, and not seen in a trailer."""
+    receipt = b"Doorbuster-Receipt: forged"
+    path = b"GET /v1/sales/drop/attempts/receipt"
+    answers = []
+    for head, trailer in (((), b""), ((receipt,), b""), ((), receipt + b"\r\n")):
+        one = dial()
+        one.sendall(chunked(b"X-Buyer: ann", *head, trailer=trailer, path=path, body=b"x"))
+        answers += read(one)
+    assert answers[0] == answers[2]
+    assert answers[0][0] == 404
+    assert answers[1][0] != 404, "the header itself means something, or this shows nothing"
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [b"X-Buyer: eve\r\n" + KEY, b"Host: y", b"Expect: 100-continue",
+     b"Connection: keep-alive, upgrade\r\nUpgrade: h2c"],
+)  # fmt: skip
+@pytest.mark.parametrize("is_cut", [False, True], ids=["at once", "later"])
+def test_a_trailer_says_nothing_of_the_next_request(served, dial, trailer, is_cut):
+    """The request that follows on the connection is what its own head says, and no more."""
+    one = dial()
+    first = chunked(b"X-Buyer: next", KEY, trailer=trailer + b"\r\n")
+    nobody = post("x").replace(b"X-Buyer: x\r\n", b"")
+    found = []
+    for text in (first, nobody, LIVE) if is_cut else (first + nobody + LIVE,):
+        one.sendall(text)
+        found += read(one, 1 if is_cut else 3)
+    assert [status for status, _ in found] == [200, 401, 200]
+    assert found[0][1]["name"] == "ACCEPTED"
+    assert served.result("eve").status == 404
+
+
+@pytest.mark.parametrize("more", [b"", LIVE])
+def test_a_trailer_may_end_its_connection_and_that_is_said(dial, more):
+    """The parser reads nothing after it, so nobody is left to wait for an answer to that."""
+    one, text = dial(), b""
+    one.sendall(chunked(b"X-Buyer: over", KEY, trailer=b"Connection: Close\r\n") + more)
+    with contextlib.suppress(ConnectionResetError):
+        while piece := one.recv(65536):
+            text += piece
+    assert text.count(b"HTTP/1.1 ") == text.count(b"\r\nconnection: close\r\n") == 1
+    assert b"ACCEPTED" in text
+
+
+@pytest.mark.parametrize("trailer", [b"Content-Length: 9", b"Transfer-Encoding: chunked"])
+def test_a_trailer_that_frames_again_is_400_and_the_end(served, dial, trailer):
+    """Where the next request begins could be doubted, so there is none, nor was this one."""
+    one = dial()
+    one.sendall(chunked(b"X-Buyer: framed", KEY, trailer=trailer + b"\r\n") + LIVE)
+    assert read(one, 2) == [(400, {"error": "bad-request"})]
+    assert is_closed(one)
+    assert served.result("framed").status == 404
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "status"),
+    [
+        (b"1.1", [], 400),
+        (b"1.1", [b"Host: x", b"Host: x"], 400),
+        (b"1.1", [b"Host: x", b"host: y"], 400),
+        (b"1.0", [b"Host: x", b"Host: y"], 400),
+        (b"1.1", [b"Host: a b"], 400),
+        (b"1.1", [b"Host: a,b/c"], 400),
+        (b"1.1", [b"Host: ann@x"], 400),
+        (b"1.1", [b"Host: x:80:90"], 400),
+        (b"1.1", [b"Host: x:http"], 400),
+        (b"1.1", [b"Host: [::1"], 400),
+        (b"1.1", [b"Host: \xff"], 400),
+        (b"1.0", [], 200),
+        (b"1.1", [b"Host:"], 200),
+        (b"1.1", [b"Host: shop.example:8000"], 200),
+        (b"1.1", [b"hOST: [::1]:8000 "], 200),
+        (b"1.1", [b"Host: a_b"], 200),
+    ],
+)
+def test_a_request_names_one_host(dial, version, hosts, status):
+    """RFC 9112 3.2: 400 without one, with two, or with none that could be; then the end."""
+    one = dial()
+    one.sendall(b"\r\n".join((b"GET /healthz HTTP/" + version, *hosts, b"", b"")))
+    assert read(one)[0][0] == status
+    if status == 400:
+        assert is_closed(one)
+
+
+def test_each_request_names_its_host(served, dial):
+    """A good one earns the next one nothing, and a bad attempt is none."""
+    one = dial()
+    one.sendall(LIVE + LIVE.replace(b": x", b": y"))
+    assert [status for status, _ in read(one, 2)] == [200, 200]
+    one.sendall(post("hostless").replace(b"Host: x\r\n", b""))
+    assert read(one) == [(400, {"error": "bad-request"})]
+    assert is_closed(one)
+    assert served.result("hostless").status == 404
+
+
+# ------------------------------------------------------------------ what has no end
+@pytest.mark.parametrize("step", [100_000, 700])
+@pytest.mark.parametrize(
+    ("begun", "again", "status", "error"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"a:\r\n", 431, "headers-too-large"),
+        (chunked(KEY)[:-2], b"a:\r\n", 413, "body-too-large"),
+        (chunked(KEY)[:-2] + b"X-A: ", b"aaaa", 413, "body-too-large"),
+        (chunked(KEY)[:-7] + b"\r\n1;", b"aaaa", 413, "body-too-large"),
+        (chunked(KEY)[:-7] + b"\r\n", b"0000", 413, "body-too-large"),
+        (chunked(KEY)[:-7], b"\r\n1;a\r\n ", 413, "body-too-large"),
+    ],
+    ids=["headers", "trailers", "a trailer", "an extension", "a size", "small chunks"],
+)
+def test_what_frames_a_body_is_bounded_too(served, dial, begun, again, status, error, step):
+    """X14, X15: before its time is over; the service goes on, and what was half sent is none."""
+    one = dial()
+    text = begun.replace(KEY, KEY + b"\r\nX-Buyer: endless") + again * 30_000
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        for at in range(0, len(text), step):
+            one.sendall(text[at : at + step])
+    try:
+        ((got, body),) = read(one)
+        assert (got, body["error"]) == (status, error)
+    except ConnectionResetError:
+        pass  # who goes on sending may see the reset before the answer
+    assert served.call("GET", "/healthz").status == 200
+    assert served.result("endless").status == 404
+
+
+def test_empty_lines_keep_no_connection(dial):
+    """They begin no request, so that they are no sign of life: 408 in the time for one."""
+    one = dial()
+    one.sendall(LIVE)
+    assert read(one)[0][0] == 200
+    began_s = time.monotonic()
+    stop = threading.Event()
+
+    def drip():
+        while not stop.is_set():
+            try:
+                one.sendall(b"\r\n")
+            except OSError:
+                return
+            stop.wait(0.05)
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    assert read(one) == [(408, {"error": "request-timeout"})]
+    assert time.monotonic() - began_s < 5
+    stop.set()
+    dripping.join()
+
+
+def test_an_empty_line_before_a_request_is_nothing(dial):
+    """RFC 9112 2.2: an old client sends one after a body; the connection is good."""
+    one = dial()
+    for _ in range(3):
+        one.sendall(b"\r\n")
+        time.sleep(0.02)
+        one.sendall(LIVE)
+        assert read(one)[0][0] == 200
+
+
+@pytest.mark.slow
+def test_requests_that_overlap_are_timed_one_by_one(dial):
+    """A client that always has the next one under way is slow with none of them."""
+    one, sent = dial(), 0
+    one.sendall(LIVE[:10])
+    until_s = time.monotonic() + 3 * BOUNDS["receive_s"]
+    while time.monotonic() < until_s:
+        one.sendall(LIVE[10:] + LIVE[:10])
+        sent += 1
+        assert read(one)[0][0] == 200
+        time.sleep(0.05)
+    assert sent > 10
+
+
+@pytest.mark.slow
+def test_who_takes_no_answer_keeps_no_connection(make_shared, tools, tmp_path):
+    """X14: it is ended as an idle one is, though its answers were never sent to the end."""
+    tools.write(tmp_path)
+    skus = ", ".join(f"{'x' * 50}{n} = 1" for n in range(1000))  # its view is a large answer
+    (tmp_path / "config/sales/drop.toml").write_text(f"skus = {{ {skus} }}\n")
+    served = make_shared(folder=tmp_path, http={"keep_alive_s": 1})
+    left = b"GET /v1/sales/drop HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        one.settimeout(0.05)
+        one.connect(("127.0.0.1", served.port))
+        one.sendall(left)
+
+        def is_gone():
+            try:
+                one.send(left)
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+            return False
+
+        tools.wait_for(is_gone, "it is still there")
+    assert served.buy("ann").status == 422
+    assert "error" not in served.told()
+
+
 def test_expect_100_continue_is_answered(dial):
     """As curl sends it with a body above a kilobyte."""
     one = dial()
@@ -212,6 +462,69 @@ def test_what_is_no_http_is_400_in_json(dial, text):
         assert is_closed(one)
 
 
+BAD_ENDS = [b"1\r\n \r\nzz\r\n", b"1\r\n \r\n1;" + b"a" * 9000]
+PATHS = [b"GET /healthz", b"POST /nothing", b"POST /v1/sales/drop/attempts"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("ending", BAD_ENDS, ids=["no chunk", "no end"])
+def test_a_body_that_ends_badly_is_answered_once(dial, path, ending):
+    """Though the application, which needs no body, would answer it by itself."""
+    one, text = dial(), b""
+    one.sendall(chunked(path=path)[:-7] + b"\r\n" + ending)
+    with contextlib.suppress(ConnectionResetError):
+        while piece := one.recv(65536):
+            text += piece
+    assert text.count(b"HTTP/1.1 ") == 1
+    assert text.split()[1] in (b"400", b"413")
+
+
+class Slow(asyncio.Transport):
+    """A transport whose peer has read nothing yet: what is written after its end goes out too."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def write(self, data):
+        self.written += data
+
+    def close(self):
+        self.closed = True
+
+    def is_closing(self):
+        return self.closed
+
+    def pause_reading(self):
+        pass
+
+    resume_reading = pause_reading
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("ending", BAD_ENDS, ids=["no chunk", "no end"])
+def test_it_is_answered_once_to_a_slow_reader_too(make_faulty, path, ending):
+    """The connection is there until it has read, and a second answer would be the next one's."""
+
+    async def attempt(*_):
+        raise AssertionError("half a request is none")
+
+    async def run(app):
+        settings = Http(**BOUNDS)
+        config = uvicorn.Config(app, http=bounded(settings), lifespan="off", log_config=None)
+        one, transport = config.http(config, ServerState(), {}), Slow()
+        one.connection_made(transport)
+        one.data_received(chunked(path=path)[:-7] + b"\r\n" + ending)
+        await asyncio.sleep(0.02)
+        one.connection_lost(None)
+        return transport.written
+
+    text = asyncio.run(run(make_faulty(attempt).app))
+    assert text.count(b"HTTP/1.1 ") == 1
+    assert text.split()[1] in (b"400", b"413")
+
+
 def test_garbage_is_not_taken_for_an_earlier_answer(dial):
     """An attempt that is inside keeps its turn: what follows it says nothing in its place."""
     one = dial()
@@ -247,14 +560,17 @@ def test_connections_are_bounded_and_who_is_inside_is_served(dial, served, tools
 
 def test_a_client_that_leaves_takes_nothing_with_it(served, dial, tools):
     """C7: the attempt goes on, and its result can be asked for."""
-    for n in range(30):
-        leaving = dial()
-        leaving.sendall(post(f"left{n}"))
-        leaving.close()
-    tools.wait_for(
-        lambda: all(served.result(f"left{n}").status == 200 for n in range(30)),
-        "an attempt is lost",
-    )
+    for crowd in (range(15), range(15, 30)):  # at once: fewer than ``connections_max``
+        for n in crowd:
+            leaving = dial()
+            leaving.sendall(
+                post(f"left{n}") + LIVE * (n % 3)
+            )  # not always with the last of its own
+            leaving.close()
+        tools.wait_for(
+            lambda crowd=crowd: all(served.result(f"left{n}").status == 200 for n in crowd),
+            "an attempt is lost",
+        )
 
 
 def test_nothing_of_all_this_is_a_traceback(served):
@@ -262,4 +578,5 @@ def test_nothing_of_all_this_is_a_traceback(served):
     assert served.buy("last").name == "ACCEPTED"
     told = served.told()
     assert "Traceback" not in told
+    assert "error" not in told
     assert "pieces0" not in told

@@ -6,6 +6,7 @@ those in a folder to one kind. ``$word`` in them is filled in by :class:`string.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
     from rich.console import Console
+
+    from doorbuster.errors import ConfigError
 
 __all__ = ["Stage", "TierWord", "new", "render"]
 
@@ -248,13 +251,13 @@ def _write(folder: Path, files: Mapping[Path, str]) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()  # of two who try, one makes it
-    except FileExistsError as error:
-        raise ConfigError(
-            f"{error.filename}: exists; nothing was written. Choose another NAME, or another "
-            "folder with --into DIR"
-        ) from error
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be written: {error.strerror}") from error
+        if os.path.lexists(folder):
+            raise ConfigError(
+                f"{folder}: exists; nothing was written. Choose another NAME, or another folder "
+                "with --into DIR"
+            ) from error
+        raise _cannot_be_written(folder, error) from error
     try:
         for name, text in files.items():
             file = folder / name
@@ -262,7 +265,20 @@ def _write(folder: Path, files: Mapping[Path, str]) -> None:
             file.write_text(text, encoding="utf-8")
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)  # it was made above, so all in it is ours
-        raise ConfigError(f"{folder}: cannot be written: {error.strerror}") from error
+        raise _cannot_be_written(folder, error) from error
+
+
+def _cannot_be_written(folder: Path, error: OSError) -> ConfigError:
+    """Say what is in the way: something that is no folder, else what the system says."""
+    from doorbuster.errors import ConfigError
+
+    way = (folder.parent, *folder.parent.parents)
+    blocked = [path for path in way if os.path.lexists(path) and not os.path.isdir(path)]
+    why = f"{blocked[-1]} is no folder" if blocked else error.strerror
+    return ConfigError(
+        f"{folder}: cannot be written: {why}; nothing was written. Name a folder that you may "
+        "write in with --into DIR"
+    )
 
 
 def _run_test(folder: Path, output: Output) -> dict[str, int]:

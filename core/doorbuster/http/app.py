@@ -11,15 +11,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final, TypeAlias
 
-from msgspec import UNSET
-
 from doorbuster.engine import Engine
 from doorbuster.http import asks
 from doorbuster.http.readiness import Readiness
-from doorbuster.http.replies import Reply, closing, error, json_bytes, of_outcome, reply
+from doorbuster.http.replies import (
+    Reply,
+    closing,
+    error,
+    json_bytes,
+    of_outcome,
+    reply,
+    too_large,
+)
 from doorbuster.http.views import SaleViews
 from doorbuster.logs import get_logger
-from doorbuster.model import Line
+from doorbuster.model import Attempt
 from doorbuster.outcomes import Code, Outcome
 from doorbuster.pipeline import busy
 from doorbuster.settings import Http
@@ -68,7 +74,7 @@ class App:
         self._sales: dict[bytes, str] = {}  # the one look-up on the way of an attempt
         self._no_buyer = self._unauthorized("no-buyer")
         self._two_buyers = self._unauthorized("two-buyers")
-        self._too_large = error(413, "body-too-large", body_max_bytes=self._body_max)
+        self._too_large = closing(too_large(self._body_max))
 
     def _unauthorized(self, name: str) -> Reply:
         return error(401, name, _CHALLENGE, expected=f"one header {self._settings.buyer_header}")
@@ -116,7 +122,11 @@ class App:
                 found = self._ready() if getting else _GET_ONLY
             case _:
                 found = _NO_PATH
-        message = await receive()
+        try:
+            message = await receive()
+        except asyncio.CancelledError:  # the time to drain is over
+            await _send(send, _not_heard())
+            return
         if message["type"] == "http.request":
             # a body that nobody reads ends its connection, or it could be sent for ever
             await _send(send, closing(found) if message.get("more_body") else found)
@@ -135,7 +145,15 @@ class App:
 
     # ------------------------------------------------------------------ attempts
     async def _attempt(self, sale: str, headers: Headers, receive: Receive, send: Send) -> None:
-        buyer = request_id = None
+        body = await self._body(headers, receive)
+        if isinstance(body, tuple):
+            await _send(send, body)
+        elif body is not None:  # else gone before it had asked
+            await _send(send, await self._judged(sale, headers, body))
+
+    async def _judged(self, sale: str, headers: Headers, body: bytes) -> Reply:
+        """Who asks, under which request_id, then what the engine says."""
+        buyer = request_id = b""
         buyers = request_ids = 0
         buyer_header = self._buyer_header
         for name, value in headers:
@@ -145,34 +163,17 @@ class App:
             elif name == _REQUEST_ID:
                 request_id = value
                 request_ids += 1
-        message = await receive()
-        if message["type"] != "http.request":
-            return  # gone before it had asked
-        body: bytes = message.get("body", b"")
-        if message.get("more_body") or len(body) > self._body_max:
-            whole = await self._whole(body, bool(message.get("more_body")), headers, receive)
-            if not isinstance(whole, bytes):
-                if whole is not None:
-                    await _send(send, whole)
-                return
-            body = whole
         if not buyer:
-            found = self._no_buyer
-        elif buyers > 1:  # which one the gateway wrote cannot be told (X1)
-            found = self._two_buyers
-        elif not request_id:
-            found = of_outcome(asks.NO_REQUEST_ID)
-        elif request_ids > 1:
-            found = of_outcome(asks.TWO_REQUEST_IDS)
-        else:
-            found = of_outcome(
-                await self._decide(
-                    sale, buyer.decode("latin-1"), request_id.decode("latin-1"), body
-                )
-            )
-        start, rest = found
-        await send(start)
-        await send(rest)
+            return self._no_buyer
+        if buyers > 1:  # which one the gateway wrote cannot be told (X1)
+            return self._two_buyers
+        if not request_id:
+            return of_outcome(asks.NO_REQUEST_ID)
+        if request_ids > 1:
+            return of_outcome(asks.TWO_REQUEST_IDS)
+        return of_outcome(
+            await self._decide(sale, buyer.decode("latin-1"), request_id.decode("latin-1"), body)
+        )
 
     async def _decide(self, sale: str, buyer: str, request_id: str, body: bytes) -> Outcome:
         """The outcome of one attempt. What fails from here on may have been applied."""
@@ -180,35 +181,38 @@ class App:
             ask = asks.decode(body)
         except (ValueError, RecursionError) as fault:
             return asks.bad_body(fault)
-        lines: list[Line] | None = None
-        if ask.sku is UNSET or ask.lines is not UNSET:
-            judged = asks.lines_of(ask)
-            if isinstance(judged, Outcome):
-                return judged
-            lines = judged
+        lines = asks.lines_of(ask)
+        if isinstance(lines, Outcome):
+            return lines
         try:
-            return await self._engine.attempt(
-                sale,
-                None if ask.sku is UNSET else ask.sku,
-                buyer=buyer,
-                request_id=request_id,
-                quantity=1 if ask.quantity is UNSET else ask.quantity,
-                lines=lines,
-                ticket=ask.ticket,
-            )
+            found = self._engine.offer(sale, Attempt(lines, buyer, request_id, ticket=ask.ticket))
+            return found if isinstance(found, Outcome) else await found
         except asyncio.CancelledError:  # the time to drain is over; the attempt goes on (C7)
             return _UNSURE
         except Exception as fault:  # noqa: BLE001 - a buyer gets an answer, never a traceback
             self._log.error("attempt failed", error=f"{type(fault).__name__}: {fault}")
             return _UNSURE
 
+    async def _body(self, headers: Headers, receive: Receive) -> bytes | Reply | None:
+        """Read a body: all of it, or why not, or ``None`` when its sender is gone."""
+        try:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            body: bytes = message.get("body", b"")
+            if message.get("more_body") or len(body) > self._body_max:
+                return await self._whole(body, bool(message.get("more_body")), headers, receive)
+            return body
+        except asyncio.CancelledError:  # the time to drain is over
+            return _not_heard()
+
     async def _whole(
         self, body: bytes, more: bool, headers: Headers, receive: Receive
     ) -> bytes | Reply | None:
-        """Read the rest of a body: all of it, or why not, or ``None`` when its sender is gone."""
+        """The same for a body that comes in pieces, or is too large."""
         for name, value in headers:
             if name == b"content-length" and value.isdigit() and int(value[:20]) > self._body_max:
-                return closing(self._too_large)
+                return self._too_large
         read = bytearray(body)
         while len(read) <= self._body_max:
             if not more:
@@ -218,7 +222,7 @@ class App:
                 return None
             read += message.get("body", b"")
             more = bool(message.get("more_body"))
-        return closing(self._too_large)
+        return self._too_large
 
     # ------------------------------------------------------------------ results
     async def _result(self, sale: bytes, request_id: bytes, headers: Headers) -> Reply:
@@ -251,6 +255,11 @@ class App:
 
 def _unknown_sale(sale: str) -> Reply:
     return of_outcome(Outcome(Code.INVALID, detail={"reason": "unknown-sale", "sale": sale[:64]}))
+
+
+def _not_heard() -> Reply:
+    """For a request that was not whole when its time was over: surely nothing was applied."""
+    return closing(of_outcome(busy("draining")))
 
 
 async def _send(send: Send, found: Reply) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from doorbuster.model import Line
 from doorbuster.outcomes import Code, Outcome
@@ -33,9 +34,9 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True):
     ``ticket`` is an admission ticket where the sale asks for one.
     """
 
-    sku: str | msgspec.UnsetType = msgspec.UNSET
-    quantity: int | msgspec.UnsetType = msgspec.UNSET
-    lines: list[_AskLine] | msgspec.UnsetType = msgspec.UNSET
+    sku: str | UnsetType = UNSET
+    quantity: int | UnsetType = UNSET
+    lines: list[_AskLine] | UnsetType = UNSET
     ticket: str | None = None
 
 
@@ -52,13 +53,14 @@ decode: Final = msgspec.json.Decoder(Ask).decode
 """Read an :class:`Ask` from bytes. Raises ValueError, which :func:`bad_body` turns into INVALID."""
 
 
-def lines_of(ask: Ask) -> list[Line] | Outcome:
-    """The lines of an ask without ``sku``, or INVALID for one that has both, or neither."""
-    if ask.lines is msgspec.UNSET:
-        return _NO_SKU
-    if ask.sku is not msgspec.UNSET or ask.quantity is not msgspec.UNSET:
+def lines_of(ask: Ask) -> tuple[Line, ...] | Outcome:
+    """The lines of an ask, or INVALID for one that has both ``sku`` and ``lines``, or neither."""
+    sku, quantity, lines = ask.sku, ask.quantity, ask.lines
+    if lines is UNSET:
+        return _NO_SKU if sku is UNSET else (Line(sku, 1 if quantity is UNSET else quantity),)
+    if sku is not UNSET or quantity is not UNSET:
         return _SKU_AND_LINES
-    return [Line(line.sku, line.quantity, line.group) for line in ask.lines]
+    return tuple(Line(line.sku, line.quantity, line.group) for line in lines)
 
 
 def bad_body(error: Exception) -> Outcome:

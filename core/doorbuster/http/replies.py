@@ -7,6 +7,7 @@ change is built once.
 
 from __future__ import annotations
 
+import random
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
@@ -14,7 +15,16 @@ import msgspec
 
 from doorbuster.outcomes import HTTP_STATUS, Code, Outcome
 
-__all__ = ["Reply", "closing", "error", "json_bytes", "of_outcome", "on_the_wire", "reply"]
+__all__ = [
+    "Reply",
+    "closing",
+    "error",
+    "json_bytes",
+    "of_outcome",
+    "on_the_wire",
+    "reply",
+    "too_large",
+]
 
 Header: TypeAlias = tuple[bytes, bytes]
 Reply: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
@@ -25,6 +35,8 @@ json_bytes: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 _JSON: Final = (b"content-type", b"application/json")
 _CLOSE: Final = (b"connection", b"close")
+_SPREAD: Final = frozenset({Code.BUSY, Code.PENDING})
+"""Codes whose ``retry_after_ms`` is one number for everybody: a crowd would come back as one."""
 _LENGTHS: Final = [(b"content-length", b"%d" % n) for n in range(1024)]
 _BEGINNINGS: Final = {
     code: (
@@ -51,6 +63,11 @@ def error(status: int, name: str, *headers: Header, **detail: Any) -> Reply:
     return reply(status, json_bytes({"error": name, **detail}), *headers)
 
 
+def too_large(body_max_bytes: int) -> Reply:
+    """413: a body beyond the bound; to be sent as the last on its connection."""
+    return error(413, "body-too-large", body_max_bytes=body_max_bytes)
+
+
 def closing(found: Reply) -> Reply:
     """The same, after which the connection ends: what is left of the request is not read."""
     start, body = found
@@ -61,13 +78,19 @@ def of_outcome(outcome: Outcome) -> Reply:
     """The reply to an attempt: the outcome's own fields, its code's status, its headers.
 
     ``receipt`` travels in ``Doorbuster-Receipt``; ``retry_after_ms`` also as ``Retry-After``, in
-    whole seconds, rounded up.
+    whole seconds, rounded up. That of BUSY and PENDING is between one and two times what the
+    engine says, for each caller another: this is the one place that every such answer passes,
+    whichever stage or bound it comes from. A rate limit has spread its own already.
     """
     code = outcome.code
     status, beginning, skipped = _BEGINNINGS[code]
     headers: tuple[Header, ...] = ()
-    if outcome.retry_after_ms is not None:
-        headers = ((b"retry-after", b"%d" % -(-outcome.retry_after_ms // 1000)),)
+    after_ms = outcome.retry_after_ms
+    if after_ms is not None:
+        if code in _SPREAD:
+            after_ms = round(after_ms * (1.0 + random.random()))
+            outcome = msgspec.structs.replace(outcome, retry_after_ms=after_ms)
+        headers = ((b"retry-after", b"%d" % -(-after_ms // 1000)),)
     if outcome.receipt is not None:
         headers = (*headers, (b"doorbuster-receipt", outcome.receipt.encode()))
         outcome = msgspec.structs.replace(outcome, receipt=None)

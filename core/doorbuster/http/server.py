@@ -9,8 +9,10 @@ import re
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import uvicorn
 import uvloop
@@ -18,6 +20,7 @@ import uvloop
 from doorbuster.engine import Engine
 from doorbuster.errors import ConfigError
 from doorbuster.http.app import App
+from doorbuster.http.listener import Listener
 from doorbuster.http.protocol import bounded
 from doorbuster.http.readiness import Readiness
 from doorbuster.logs import get_logger
@@ -70,6 +73,7 @@ def listen(settings: Http) -> socket.socket:
         raise ConfigError(f"http.host: {host!r} is no address of this host: {error}") from error
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _drop_who_reads_nothing(taken, settings)
         taken.bind(address)
     except OSError as error:
         taken.close()
@@ -77,6 +81,17 @@ def listen(settings: Http) -> socket.socket:
             f"http.host, http.port: cannot listen on {host} port {port}: {error.strerror}"
         ) from error
     return taken
+
+
+def _drop_who_reads_nothing(taken: socket.socket, settings: Http) -> None:
+    """Let the system end a connection whose answers nobody takes, as an idle one is ended.
+
+    No timer of ours sees it: the request is answered, and the answer waits in a buffer (X14). Every
+    connection that is taken inherits this. Other systems than Linux have no such option.
+    """
+    if sys.platform == "linux":
+        silent_ms = min(settings.keep_alive_s * 1000, 2**31 - 1)
+        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_ms)
 
 
 def url_of(taken: socket.socket) -> str:
@@ -159,8 +174,20 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup([])
+        self.servers = [self._listen(taken) for taken in sockets or ()]
         self._on_ready()
+
+    def _listen(self, taken: socket.socket) -> Any:
+        """As uvicorn listens, but for the bunches; see :mod:`doorbuster.http.listener`."""
+        protocol: Any = self.config.http_protocol_class
+        make = partial(
+            protocol,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        return Listener(taken, make, self.config.backlog)
 
     def ask_to_end(self) -> None:
         """Begin to end; asked again, wait for nobody any more."""

@@ -139,12 +139,14 @@ class Http(_Section):
     """Longest body; 16 lines of the longest ids take 3 KiB, the rest is for a ticket."""
     headers_max_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1_048_576)] = 16_384
     """Longest request line with headers, measured while they arrive; a gateway's cookies and
-    traces fit, as they do in common gateways' own bound of 8 to 16 KiB."""
+    traces fit, as they do in common gateways' own bound of 8 to 16 KiB. A whole request, framed as
+    it likes, may take this and ``body_max_bytes`` together."""
     receive_s: PositiveSeconds = 5.0
     """A request not whole by then is answered 408: a slow sender keeps no connection (X14)."""
     keep_alive_s: Positive = 75
     """An idle connection is kept that long: longer than gateways keep theirs (60 s is common),
-    so that they close first and never send into a closing one."""
+    so that they close first and never send into a closing one. As long, on Linux, one that takes
+    none of its answers."""
     connections_max: Positive = 10_000
     """Connections at once; one more is answered BUSY and closed. Each is an open file: the process
     raises its own limit of them as far as the system lets it."""
