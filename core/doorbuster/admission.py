@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from doorbuster.identity import ServerKey, canonical_lines, check, identity_text
+from doorbuster.identity import ServerKey, are_ids, canonical_lines, check
 from doorbuster.model import Attempt, Line, Sale
 from doorbuster.outcomes import Code, Outcome
 
@@ -43,9 +43,12 @@ class Admission:
                 )
             deadline_s = attempt.deadline_s
         buyer, request_id = attempt.buyer, attempt.request_id
-        identity = identity_text(buyer, request_id)
-        known = self._known_line(attempt) if identity is not None else None
-        if identity is None or known is None:
+        known = None
+        if type(buyer) is str and type(request_id) is str:
+            identity = f"{buyer}|{request_id}"
+            if are_ids(identity):
+                known = self._known_line(attempt)
+        if known is None:
             found = check(attempt, self._lines_max)
             if not isinstance(found, tuple):
                 return Outcome(found.code, detail=found.detail)

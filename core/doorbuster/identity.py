@@ -27,16 +27,17 @@ from doorbuster.outcomes import Code, Rejection
 __all__ = [
     "Receipt",
     "ServerKey",
+    "are_ids",
     "canonical_lines",
     "check",
-    "identity_text",
     "is_id",
     "parse_lines",
     "stable_hash",
 ]
 
 _fullmatch = ID_PATTERN.fullmatch
-_pair_match = re.compile(rf"{ID_PATTERN.pattern}\|{ID_PATTERN.pattern}").fullmatch
+are_ids: Final = re.compile(rf"{ID_PATTERN.pattern}\|{ID_PATTERN.pattern}").fullmatch
+"""Whether ``buyer|request_id`` is of two ids: one look instead of two."""
 _MASK: Final = (1 << 64) - 1
 
 
@@ -56,14 +57,6 @@ def is_id(text: Any) -> bool:
     encoders refuse it, after others may have relied on the equality.
     """
     return type(text) is str and _fullmatch(text) is not None
-
-
-def identity_text(buyer: Any, request_id: Any) -> str | None:
-    """``buyer|request_id`` when both are ids, else ``None``: one look instead of two."""
-    if type(buyer) is not str or type(request_id) is not str:
-        return None
-    text = f"{buyer}|{request_id}"
-    return text if _pair_match(text) else None
 
 
 def _invalid(reason: str, **detail: Any) -> Rejection:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard
 
 import msgspec
 
@@ -177,12 +177,15 @@ class Pipeline(msgspec.Struct, frozen=True):
     ) -> dict[int, str]:
         """Deduct and accept once; answer the dry place of each attempt that found too few."""
         missing: dict[int, str] = {}
+        answers = self._deduct(batch)
+        if _are_whole(answers):  # nearly every batch
+            self._accept(batch, positions, answers, outcomes, missing)
+            return missing
         held_at: list[int] = []  # positions, and beside them what was reserved
         held: list[Reservation] = []
         lost_at: list[int] = []
         lost: list[Reservation] = []
         epoch = batch.epoch
-        answers = self._deduct(batch)
         for position, attempt, answer in zip(positions, batch.attempts, answers, strict=True):
             if isinstance(answer, Reservation):
                 whole = answer.order_no and answer.epoch
@@ -246,11 +249,15 @@ class Pipeline(msgspec.Struct, frozen=True):
             self._fault("accept", "ledger", error)
             self._pending(batch, positions, items, outcomes)
             return
-        for position, item, answer in zip(positions, items, accepted.answers, strict=True):
-            if isinstance(answer, Short):
-                missing[position] = item.place
-            else:
-                outcomes[position] = answer
+        answers = accepted.answers
+        if len(answers) == len(outcomes) and _are_said(answers):
+            outcomes[:] = answers  # nearly every batch; positions rise, so these are all of them
+        else:
+            for position, item, answer in zip(positions, items, answers, strict=True):
+                if isinstance(answer, Short):
+                    missing[position] = item.place
+                else:
+                    outcomes[position] = answer
         if self.delivery is Delivery.INLINE and accepted.batch is not None:
             self.fulfil(self, accepted.batch)
 
@@ -350,6 +357,16 @@ def _narrow(batch: Batch, positions: Sequence[int]) -> Batch:
         return batch
     attempts = [batch.attempts[position] for position in positions]
     return msgspec.structs.replace(batch, attempts=attempts)
+
+
+def _are_whole(answers: Sequence[Deducted | Outcome]) -> TypeGuard[Sequence[Reservation]]:
+    """Whether every answer is a reservation that lacks nothing."""
+    return all([type(a) is Reservation and a.order_no and a.epoch for a in answers])  # noqa: C419 - a list is built faster than a generator is asked
+
+
+def _are_said(answers: Sequence[Outcome | Short]) -> TypeGuard[Sequence[Outcome]]:
+    """Whether no place was short of an attempt's units."""
+    return Short not in set(map(type, answers))
 
 
 def _complete(item: Reservation, attempt: Attempt, epoch: int) -> Reservation:

@@ -44,9 +44,19 @@ BAD_LINES = [
 ]
 
 
+class _Loud:
+    """It cannot even be written down."""
+
+    def __format__(self, _spec):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__ = __format__
+
+
 @pytest.fixture(scope="module")
 def bad_ids():
     return [
+        _Loud(),
         "",
         "a b",
         "x" * 65,
