@@ -149,18 +149,27 @@ def _run(
                 _number(one.p99_ms),
             )
         console.print(shown)
-        for one in found.results:
-            how = f"{one.concurrency} at once" if one.concurrency else f"{one.offered_per_s:g}/s"
-            cost = "" if one.us_per_attempt is None else f"; {one.us_per_attempt} us CPU an attempt"
-            bar = "" if one.bar is None else f"; bar {one.bar}"
-            console.print(
-                f"{one.name}: {one.loop} loop, {how}; {one.mix}; {one.topology}; "
-                f"fsync: {one.fsync}{cost}{bar}",
-                markup=False,
-            )
+        how = [_conditions(one) for one in found.results]
+        shared = [facts for facts in how[0] if all(facts in other for other in how)]
+        console.print(f"all: {'; '.join(shared)}", markup=False)
+        for one, facts in zip(found.results, how, strict=True):
+            own = [fact for fact in facts if fact not in shared]
+            if own:
+                console.print(f"{one.name}: {'; '.join(own)}", markup=False)
         console.print(f"{found.machine['cpus']} x {found.machine['cpu']}", markup=False)
 
     output.result(data, human)
+
+
+def _conditions(one: Result) -> list[str]:
+    """How a result was measured: what a rate means nothing without."""
+    offered = f"{one.concurrency} at once" if one.concurrency else f"{one.offered_per_s:g}/s"
+    facts = [f"{one.loop} loop, {offered}", one.mix, one.topology, f"fsync: {one.fsync}"]
+    if one.us_per_attempt is not None:
+        facts.append(f"{one.us_per_attempt} us CPU an attempt")
+    if one.bar is not None:
+        facts.append(f"bar {one.bar}")
+    return facts
 
 
 def _number(value: float | None) -> str:
