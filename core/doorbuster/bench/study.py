@@ -36,8 +36,9 @@ def study(folder: Path, *, attempts: int, progress: Callable[[str], None]) -> li
     for callers, per_s in LOADS:
         for switch_ms in SWITCHES_MS:
             for linger_ms in LINGERS_MS:
-                name = f"linger {linger_ms:g} ms, switch {switch_ms:g} ms"
-                progress(f"{name}, {f'{callers} callers' if callers else f'{per_s:g}/s'}")
+                load = f"{callers} callers" if callers else f"{per_s:g}/s"
+                name = f"{load}, linger {linger_ms:g} ms, switch {switch_ms:g} ms"
+                progress(name)
                 file = folder / f"{callers}-{per_s}-{switch_ms}-{linger_ms}.db"
                 n = int(per_s * 2) if per_s else attempts
                 with _switch(switch_ms):
