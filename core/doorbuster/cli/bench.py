@@ -151,12 +151,14 @@ def _run(
         console.print(shown)
         how = [_conditions(one) for one in found.results]
         shared = [facts for facts in how[0] if all(facts in other for other in how)]
-        console.print(f"all: {'; '.join(shared)}", markup=False)
+        console.print(f"all: {'; '.join(shared)}", markup=False, soft_wrap=True)
         for one, facts in zip(found.results, how, strict=True):
             own = [fact for fact in facts if fact not in shared]
             if own:
-                console.print(f"{one.name}: {'; '.join(own)}", markup=False)
-        console.print(f"{found.machine['cpus']} x {found.machine['cpu']}", markup=False)
+                console.print(f"{one.name}: {'; '.join(own)}", markup=False, soft_wrap=True)
+        console.print(
+            f"{found.machine['cpus']} x {found.machine['cpu']}", markup=False, soft_wrap=True
+        )
 
     output.result(data, human)
 

@@ -85,7 +85,7 @@ class Door(_Section):
     batch_max: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 256
     """Attempts per batch: beyond 256 a commit's cost per attempt hardly falls (measured)."""
     linger_ms: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 0.0
-    """Longest wait of a first attempt for company. 0: those of one turn of the loop travel together;
+    """Longest wait of a first attempt for company. 0: those of one turn of the loop go together;
     under load the next batch fills while one is under way, and waiting gains nothing (measured,
     docs/decisions/0011)."""
     inbox_max: Positive = 10_000
