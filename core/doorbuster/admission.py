@@ -43,7 +43,7 @@ class Admission:
                 )
             deadline_s = attempt.deadline_s
         buyer, request_id = attempt.buyer, attempt.request_id
-        known = None
+        identity, known = "", None
         if type(buyer) is str and type(request_id) is str:
             identity = f"{buyer}|{request_id}"
             if are_ids(identity):
