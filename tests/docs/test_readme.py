@@ -43,6 +43,7 @@ def test_the_sale_file_is_complete(tmp_path: Path) -> None:
     assert "segments" in loaded.modes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", range(len(blocks("python"))))
 def test_python_runs(shop: Path, n: int) -> None:
     """Each Python block runs as a program beside the folder that `init` wrote."""
@@ -54,6 +55,7 @@ def test_python_runs(shop: Path, n: int) -> None:
     assert ("ACCEPTED" in done.stdout) is ("print(" in blocks("python")[n])
 
 
+@pytest.mark.slow
 def test_shell_lines_run(tmp_path: Path) -> None:
     """The shell block runs as it stands, line after line, but for entering the environment."""
     script = "\n".join(line for line in blocks("sh")[1].splitlines() if "activate" not in line)

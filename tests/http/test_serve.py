@@ -18,6 +18,8 @@ from doorbuster.settings import Http
 
 READY = {"alive": True}
 
+pytestmark = pytest.mark.slow  # every one starts a process
+
 
 # ------------------------------------------------------------------ the beginning
 def test_ready_is_one_object_and_one_line(make_served, tools):
@@ -44,7 +46,6 @@ def test_ready_is_one_object_and_one_line(make_served, tools):
     assert "Traceback" not in served.told()
 
 
-@pytest.mark.slow
 def test_without_start_no_sale_is_started(make_served, command):
     """The ready line says what is to be done, and a sale started beside it is served."""
     served = make_served("--json")
@@ -61,7 +62,6 @@ def test_without_start_no_sale_is_started(make_served, command):
     assert served.buy("ann").name == "ACCEPTED"
 
 
-@pytest.mark.slow
 def test_start_starts_only_what_the_ledger_lacks(command, make_served):
     """A sale that an operator ended or paused stays as it is."""
     served = make_served()
@@ -74,7 +74,6 @@ def test_start_starts_only_what_the_ledger_lacks(command, make_served):
     assert '"state": "paused"' in shown
 
 
-@pytest.mark.slow
 def test_what_keeps_buyers_out_is_told_with_its_remedy(tmp_path, make_served, command, tools):
     """By what an operator left: each command is whole, and does what it is told for."""
     tools.write(tmp_path)
@@ -103,7 +102,6 @@ def test_what_keeps_buyers_out_is_told_with_its_remedy(tmp_path, make_served, co
     assert "created" not in make_served(*where, folder=tmp_path).told()
 
 
-@pytest.mark.slow
 def test_without_a_sale_it_says_where_one_is_written(tmp_path, make_served):
     """It serves all the same: a file that comes is followed."""
     (tmp_path / "mine").mkdir()
@@ -126,7 +124,6 @@ def test_a_ledger_in_memory_is_started_at_once_or_never(tmp_path, command, tools
         assert part in said
 
 
-@pytest.mark.slow
 def test_a_ledger_in_memory_forgets_and_says_so(tmp_path, make_served, command, tools):
     """For a try; where --start is refused it is not offered."""
     served = make_served("--start", "--url", "sqlite://")
@@ -176,7 +173,6 @@ def test_any_time_to_keep_a_connection_is_one_the_system_takes(keep_alive_s):
     server.listen(Http(buyer_header="X-Buyer", port=0, keep_alive_s=keep_alive_s)).close()
 
 
-@pytest.mark.slow
 def test_an_address_that_cannot_be_had(tmp_path, command, tools):
     """Exit 2 and the key, before anything is opened."""
     tools.write(tmp_path)
@@ -191,7 +187,6 @@ def test_an_address_that_cannot_be_had(tmp_path, command, tools):
     assert not list(tmp_path.glob("*.db"))
 
 
-@pytest.mark.slow
 def test_without_the_extra_it_says_what_to_install(tmp_path, environment, tools):
     """Exit 2, whichever module is missing; no other command needs them."""
     tools.write(tmp_path)
@@ -272,7 +267,6 @@ def orders_after(served, command):
     return dict(rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_end_under_load_loses_no_answer(make_served, command, tools, number):
     """Whoever has asked is answered, told that the connection ends, and exit is 0."""
@@ -288,7 +282,6 @@ def test_the_end_under_load_loses_no_answer(make_served, command, tools, number)
     assert "Traceback" not in served.told()
 
 
-@pytest.mark.slow
 def test_kill_9_under_load_breaks_no_promise(make_served, command, tools):
     """Every ACCEPTED that a buyer read has exactly one order, with that number."""
     served = make_served()
@@ -301,7 +294,6 @@ def test_kill_9_under_load_breaks_no_promise(make_served, command, tools):
     assert len(orders) <= len(crowd.accepted) + len(crowd.lost)
 
 
-@pytest.mark.slow
 def test_who_is_inside_gets_the_outcome(make_served, tools):
     """Asked to end while an attempt waits for its batch: it is decided, then answered."""
     served = make_served(door={"linger_ms": 500})
@@ -322,7 +314,6 @@ def test_who_is_inside_gets_the_outcome(make_served, tools):
     assert served.end() == 0, "a second signal is no fault"
 
 
-@pytest.mark.slow
 def test_who_waits_beyond_the_drain_is_told_pending(make_served, command, tools):
     """Never a 500: the attempt goes on, and the same request_id gets the truth."""
     served = make_served(http={"drain_s": 1}, ledger={"wait_ms": 8000})
@@ -350,7 +341,6 @@ HALVES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["drain_s is over", "a second signal"])
 def test_half_a_request_is_busy_at_the_end(make_served, command, how):
     """Nothing was applied, and that is what is said, in JSON, wherever the body stopped."""

@@ -580,8 +580,9 @@ def command(folder, capsys):
 MIGRATE = ("migrate", "--config", "config")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("demo",), MIGRATE], ids=["demo", "migrate"])
-@pytest.mark.parametrize("case", [case for case in FILES if case != "a name that no disk can have"])
+@pytest.mark.parametrize("case", FILES)
 def test_a_command_says_it_in_one_line(case, words, folder, command):
     """On stderr alone: no traceback, no storm of tries, no word of a worker to be started."""
     make, url, kind, parts = FILES[case]
@@ -594,6 +595,7 @@ def test_a_command_says_it_in_one_line(case, words, folder, command):
         assert part.format(here=folder) in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("url", "shown", "remedy"), REFUSED, ids=[row[0] for row in REFUSED])
 def test_the_demo_refuses_a_url_in_one_line(url, shown, remedy, command):
     """Before a password of it is shown, and before the demo's own database is removed."""
