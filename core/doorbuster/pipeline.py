@@ -30,6 +30,7 @@ FUNDING_ROUNDS: Final = 2
 protocol.md 5.3 and a final sweep (D10). More would only race with other batches."""
 
 BUSY_RETRY_MS: Final = 200
+_WAIT_MAX: Final = 2**53 - 1  # milliseconds that every JSON reader can hold
 
 
 def busy(reason: str, retry_after_ms: int = BUSY_RETRY_MS) -> Outcome:
@@ -107,8 +108,10 @@ class Pipeline(msgspec.Struct, frozen=True):
         elif alive:
             for position, answer in zip(alive, self._sell(narrowed), strict=True):
                 outcomes[position] = answer
-        for observer in self.observers:
-            self._tell(observer, batch, outcomes)
+        if self.observers:
+            seen = tuple(outcomes)  # an observer changes nothing
+            for observer in self.observers:
+                self._tell(observer, batch, seen)
         return outcomes
 
     # ------------------------------------------------------------------ gates
@@ -134,9 +137,7 @@ class Pipeline(msgspec.Struct, frozen=True):
 
     def _ask(self, gate: Gate, batch: Batch) -> Verdicts:
         try:
-            verdicts = gate.call(batch)
-            _check_answers(f"{gate.name}.{gate.stage}", batch, verdicts, _VERDICT)
-            return verdicts
+            return _checked(f"{gate.name}.{gate.stage}", batch, gate.call(batch), _VERDICT)
         except BaseException as error:  # noqa: BLE001 - SystemExit of a plugin is its fault too
             self._fault(gate.stage, gate.name, error)
             if gate.open_on_fault:
@@ -210,9 +211,7 @@ class Pipeline(msgspec.Struct, frozen=True):
 
     def _deduct(self, batch: Batch) -> Sequence[Deducted | Outcome]:
         try:
-            answers = self.deduct(batch)
-            _check_answers(f"{self.deduct_name}.deduct", batch, answers, _DEDUCTED)
-            return answers
+            return _checked(f"{self.deduct_name}.deduct", batch, self.deduct(batch), _DEDUCTED)
         except (UnavailableError, PermanentError) as error:
             self._fault("deduct", self.deduct_name, error)
             return [busy("deduct-unavailable")] * len(batch)
@@ -329,16 +328,20 @@ class Pipeline(msgspec.Struct, frozen=True):
             self._fault("batch_settled", getattr(observer, "__qualname__", "observer"), error)
 
 
-def _check_answers(
-    where: str, batch: Batch, answers: Sequence[Any], kinds: tuple[type, ...]
-) -> None:
+def _checked(
+    where: str, batch: Batch, answered: Sequence[Any], kinds: tuple[type, ...]
+) -> list[Any]:
     """Hold a stage to its contract: one answer per attempt, each of a kind it may give.
+
+    Answers a list of the core's own: a plugin may use its list again, and what was checked must
+    stay so while accept waits for its lock (C3).
 
     Raises:
         ContractError: it is not; the whole batch is the plugin's fault.
     """
-    if len(answers) != len(batch):
-        raise ContractError(f"{where} answered {len(answers)} for {len(batch)} attempts")
+    if len(answered) != len(batch):
+        raise ContractError(f"{where} answered {len(answered)} for {len(batch)} attempts")
+    answers = list(answered)
     for answer, attempt in zip(answers, batch.attempts, strict=True):
         if type(answer) is Reservation and answer.attempt is attempt and kinds is _DEDUCTED:
             continue  # nearly every answer of deduct, at the price of one look
@@ -347,9 +350,13 @@ def _check_answers(
         if isinstance(answer, Rejection):
             if not isinstance(answer.code, Code) or not isinstance(answer.detail, Mapping):
                 raise ContractError(f"{where} answered a rejection of {answer.code!r}")
+            after_ms = answer.retry_after_ms
+            if after_ms is not None and not (type(after_ms) is int and 0 <= after_ms <= _WAIT_MAX):
+                raise ContractError(f"{where} answered retry_after_ms = {str(after_ms)[:40]}")
         elif isinstance(answer, Reservation) and answer.attempt != attempt:
             # what a mixed-up connection hands out: another buyer's answer (C3)
             raise ContractError(f"{where} answered a reservation of another attempt")
+    return answers
 
 
 def _narrow(batch: Batch, positions: Sequence[int]) -> Batch:

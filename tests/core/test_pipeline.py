@@ -144,6 +144,10 @@ BROKEN_VERDICTS = {
     "unknown": lambda batch: [UNKNOWN] * len(batch),
     "bare code": lambda batch: [Rejection(-7)] * len(batch),
     "bare detail": lambda batch: [Rejection(Code.BLOCKED, "members only")] * len(batch),
+    "a word to wait": lambda batch: [Rejection(Code.BUSY, retry_after_ms="soon")] * len(batch),
+    "less than now": lambda batch: [Rejection(Code.BUSY, retry_after_ms=-1)] * len(batch),
+    "part of a ms": lambda batch: [Rejection(Code.BUSY, retry_after_ms=0.5)] * len(batch),
+    "for ever": lambda batch: [Rejection(Code.BUSY, retry_after_ms=10**400)] * len(batch),
 }
 
 
@@ -167,6 +171,40 @@ def test_a_gate_that_breaks_its_contract_is_a_fault_of_that_gate(make_stand, plu
 
 
 # ------------------------------------------------------------------ deduct
+def test_c3_a_plugin_that_uses_its_list_again_mixes_nobody_up(make_stand, plugins, monkeypatch):
+    """What was checked stays so while accept waits, whatever the plugin does to its list."""
+    mine = []
+
+    def deduct(batch):
+        mine[:] = [Reservation(a, "all", a.order_no, batch.epoch) for a in batch.attempts]
+        return mine
+
+    plugins["reuses"] = router(deduct)
+    stand = make_stand({"gold": 5}, pipeline={"deduct": "reuses"})
+    ann, eve, bob, cid = (admitted(stand, name) for name in ("ann", "eve", "bob", "cid"))
+    accept = stand.ledger.accept
+
+    def late(batch, items, **how):
+        deduct(msgspec.structs.replace(batch, attempts=[bob, cid]))
+        return accept(batch, items, **how)
+
+    monkeypatch.setattr(stand.ledger, "accept", late)
+    told = stand.batch(stand.attempt("ann"), stand.attempt("eve"))
+    assert [outcome.order_no for outcome in told] == [ann.order_no, eve.order_no]
+    assert set(stand.states()) == {("ann", "r1"), ("eve", "r1")}
+
+
+def test_any_sized_answer_of_deduct_is_taken(make_stand, plugins, names):
+    """A view of a dict has no index, and is one answer per attempt all the same."""
+    plugins["views"] = router(
+        lambda batch: {
+            a.buyer: Reservation(a, "all", a.order_no, batch.epoch) for a in batch.attempts
+        }.values()
+    )
+    stand = make_stand({"gold": 5}, pipeline={"deduct": "views"})
+    assert names(stand.crowd(3)) == ["ACCEPTED"] * 3
+
+
 @pytest.mark.parametrize("error", [UnavailableError("down"), PermanentError("no")])
 def test_a_deduct_that_surely_did_nothing_is_busy_and_holds_nothing(make_stand, plugins, error):
     """Surely not applied: BUSY, no intent, no undo; the next try sells."""
@@ -484,6 +522,8 @@ def test_an_observer_sees_everything_and_changes_nothing(make_stand, plugins, na
         @hookimpl
         def batch_settled(self, batch, outcomes):
             seen.append([(a.buyer, o.name) for a, o in zip(batch, outcomes, strict=True)])
+            if isinstance(outcomes, list):
+                outcomes.reverse()
             raise error[0]
 
         @hookimpl

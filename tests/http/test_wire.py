@@ -157,6 +157,18 @@ def test_a_head_beyond_the_bound_is_431(dial, head, step):
         assert step == 500, "who goes on sending may see the reset before the answer"
 
 
+def test_x14_requests_that_wait_behind_one_are_bounded(dial, served):
+    """Each costs memory from the moment it is read: beyond a bound the connection is closed."""
+    one = dial()
+    one.sendall(post("flood") + LIVE * 5000)
+    told = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := one.recv(65536):
+            told += piece
+    assert told.count(b"HTTP/1.1 200") <= 300
+    assert served.call("GET", "/healthz").status == 200
+
+
 def test_many_small_requests_are_no_large_head(dial):
     """Pipelined requests are counted one by one, and answered in order."""
     one = dial()

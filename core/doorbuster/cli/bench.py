@@ -42,7 +42,7 @@ _Attempts = Annotated[int, _count(1000, 10_000_000, "Attempts of each row.")]
 
 
 def core(attempts: _Attempts = 50_000, save: _Save = None, as_json: Json = False) -> None:
-    """Measure the CPU cost of an attempt: naming it, the pipeline over memory, the door alone.
+    """Measure the CPU cost of an attempt: pipeline over memory, naming included; the door alone.
 
     The bar is 3 us an attempt for Pipeline.run in batches of 256, order number included.
     """

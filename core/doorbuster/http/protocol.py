@@ -31,6 +31,9 @@ _FULL: Final = busy("connections-max", 1000)
 _GRACE_S: Final = 0.5
 """How long an idle connection is kept at the end: a request that is on its way is answered."""
 _PARTS: Final = 16
+_PIPELINE_MAX: Final = 256
+"""Requests that wait on a connection for an earlier one's answer: 2 KB each, half a MB in all. A
+gateway sends none before it has its answer; few clients send more than some (X14)."""
 _HOST: Final = re.compile(
     rb"([A-Za-z0-9._~!$&'()*+,;=%-]*|\[[A-Za-z0-9._~!$&'()*+,;=%:-]+\])(:[0-9]*)?[ \t]*"
 )
@@ -143,8 +146,11 @@ class BoundedProtocol(HttpToolsProtocol):
         gateway, so it must not name a buyer: from here on they go to a list that nobody reads.
 
         Raises:
-            ValueError: not one host, which the parser turns into a request that is none.
+            ValueError: not one host, or too many requests wait; the parser makes that a request
+                that is none.
         """
+        if len(self.pipeline) >= _PIPELINE_MAX:
+            raise ValueError("too many requests before the first answer")
         hosts = [value for name, value in self.headers if name == b"host"]
         parser: Any = self.parser
         if hosts != self._hosts and (hosts or parser.get_http_version() != "1.0"):

@@ -78,7 +78,8 @@ def listen(settings: Http) -> socket.socket:
     except OSError as error:
         taken.close()
         raise ConfigError(
-            f"http.host, http.port: cannot listen on {host} port {port}: {error.strerror}"
+            f"http.host, http.port: cannot listen on {host} port {port}: {error.strerror}; "
+            "stop what listens there, or choose another with --port or http.port"
         ) from error
     return taken
 

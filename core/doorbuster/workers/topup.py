@@ -55,7 +55,7 @@ class TopUp:
             wanted = ledger.take_wanted(row, router=router)
             if wanted and "debit" in bound.hooks:
                 plan_restock(ledger, row, wanted)
-        if needs.spare or needs.wanted:  # what was wanted may have become spare
+        if needs.spare:
             ledger.plan_rounds(row)
 
     def _push(self, bound: Bound, runtime: SaleRuntime, row: SaleRow) -> None:
