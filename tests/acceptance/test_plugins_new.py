@@ -360,7 +360,7 @@ def test_the_lines_of_the_readme_run(tmp_path: Path) -> None:
         body for body in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "plugins new" in body
     ]
     here = Path(sys.executable).parent
-    folder = tmp_path / "doorbuster-members"
+    folder = tmp_path / "doorbuster-blocked"
     env = os.environ | {
         "PATH": f"{here}{os.pathsep}{os.environ['PATH']}",
         "PIP_TARGET": str(tmp_path / "target"),
@@ -373,4 +373,4 @@ def test_the_lines_of_the_readme_run(tmp_path: Path) -> None:
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "conformance: green" in done.stdout
-    assert "doorbuster-members 0.1.0 (doorbuster_members:MembersFilter)" in done.stdout
+    assert "doorbuster-blocked 0.1.0 (doorbuster_blocked:BlockedFilter)" in done.stdout
