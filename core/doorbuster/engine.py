@@ -321,6 +321,9 @@ class Engine:
 
         For a service on the running event loop, which waits for its own requests; see
         :meth:`attempt` for the rest. Cancelling the future only stops the waiting.
+
+        Raises:
+            RuntimeError: no event loop runs in this thread; nothing was started.
         """
         runtime = self._runtime(sale)
         if runtime is None:

@@ -589,7 +589,7 @@ def test_a_cancelled_caller_is_told_pending(make_faulty):
     """C7: at the end of a drain the wait is over, and the attempt is not."""
 
     async def attempt(*_, **__):
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # until it is cancelled
 
     async def cancelled(call, *request):
         task = asyncio.create_task(call.ask(*request))
@@ -622,7 +622,7 @@ def test_a_body_that_never_ends_is_busy_at_the_end(make_faulty, method, path, ar
         async def receive():
             if not left:
                 waits.set()
-                await asyncio.sleep(60)
+                await asyncio.sleep(60)  # until it is cancelled
             return left.pop()
 
         async def send(message):

@@ -52,7 +52,7 @@ if os.fork() == 0:
         time.sleep(0.002)  # works on without filling the disk, until it is frozen or killed
 taken = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 taken.accept()
-time.sleep(60)  # a child that is killed
+time.sleep(60)  # a child process, ended by the test long before
 """
 
 pytestmark = pytest.mark.slow
@@ -546,7 +546,7 @@ def ready(server):
         return False
     print(server.pid, flush=True)
     if {early}:
-        time.sleep(60)  # a child that is killed
+        time.sleep(60)  # a child process, ended by the test long before
     return True
 command = [sys.executable, "-I", "-S", "-c", sys.argv[1], "{{port}}"]
 server = Server(command, name="x", folder=pathlib.Path(sys.argv[2]), ready=ready).start()
@@ -618,7 +618,7 @@ os.kill(watcher.pid, signal.SIGKILL)
 os.waitpid(watcher.pid, 0)
 second = server("second").start()
 print(first.pid, second.pid, flush=True)
-time.sleep(60)  # a child that is killed
+time.sleep(60)  # a child process, ended by the test long before
 """
     command = [sys.executable, "-c", script, ECHO, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
